@@ -1,0 +1,181 @@
+#include "outfile.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Descriptors are moved up here, out of the way of programs that count on the lowest free number. */
+enum { FD_LOWEST = 512 };
+
+static int is_ours(const struct outfile *file, int fd)
+{
+    struct stat st;
+    return fd >= 0 && fstat(fd, &st) == 0 && st.st_dev == file->dev && st.st_ino == file->ino;
+}
+
+/* Takes over `fd`: moves it up where the limit allows, notes which file it is, and holds a lock on it,
+ * which tells others that its process is alive. */
+static int adopt(struct outfile *file, int fd, bool shared)
+{
+    struct stat st;
+    int high = fcntl(fd, F_DUPFD_CLOEXEC, FD_LOWEST);
+    if (high >= 0) {
+        close(fd);
+        fd = high;
+    }
+    if (fstat(fd, &st)) {
+        int err = -errno;
+        close(fd);
+        return err;
+    }
+    file->fd = fd;
+    file->shared = shared;
+    file->dev = st.st_dev;
+    file->ino = st.st_ino;
+    if (!shared)
+        flock(fd, LOCK_EX | LOCK_NB); /* where locks are not supported, nobody is told */
+    return 0;
+}
+
+/* True when a descriptor of this process is open on the file that `st` describes. */
+static bool process_has_open(const struct stat *st)
+{
+    DIR *fds = opendir("/proc/self/fd");
+    if (!fds)
+        return false;
+    bool found = false;
+    struct dirent *entry;
+    while (!found && (entry = readdir(fds))) {
+        struct stat other;
+        int fd = atoi(entry->d_name); /* "." and ".." give 0, harmless */
+        found = fstat(fd, &other) == 0 && other.st_dev == st->st_dev && other.st_ino == st->st_ino;
+    }
+    closedir(fds);
+    return found;
+}
+
+/* Makes room under the name: removes a dead process' file. */
+static int remove_stale(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd >= 0) {
+        int busy = flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
+        close(fd);
+        if (busy)
+            return -EBUSY;
+    }
+    return unlink(path) && errno != ENOENT ? -errno : 0;
+}
+
+static int create(struct outfile *file, const char *dir, const char *name, bool may_share)
+{
+    struct stat st;
+    *file = OUTFILE_CLOSED;
+    int length = snprintf(file->path, sizeof file->path, "%s/%s", dir, name);
+    if (length < 0 || (size_t)length >= sizeof file->path)
+        return -ENAMETOOLONG;
+
+    if (lstat(file->path, &st) == 0) {
+        if (!S_ISREG(st.st_mode) || st.st_uid != geteuid())
+            return -EPERM;
+        if (may_share && process_has_open(&st)) {
+            int fd = open(file->path, O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC);
+            return fd < 0 ? -errno : adopt(file, fd, true);
+        }
+        int err = remove_stale(file->path);
+        if (err)
+            return err;
+    }
+    /* Readable too: the jitdump's marker is a mapping of it. */
+    int fd = open(file->path, O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
+    return fd < 0 ? -errno : adopt(file, fd, false);
+}
+
+int outfile_create(struct outfile *file, const char *dir, const char *name)
+{
+    return create(file, dir, name, false);
+}
+
+int outfile_create_shared(struct outfile *file, const char *dir, const char *name)
+{
+    return create(file, dir, name, true);
+}
+
+/* The program closed our descriptor: open the file again, if the name still leads to it. */
+static int open_again(struct outfile *file)
+{
+    int fd = open(file->path, O_RDWR | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    if (!is_ours(file, fd)) {
+        close(fd);
+        return -ESTALE;
+    }
+    return adopt(file, fd, file->shared);
+}
+
+int outfile_append(struct outfile *file, const void *data, size_t size)
+{
+    struct stat st;
+    struct rlimit limit;
+
+    if (fstat(file->fd, &st) || st.st_dev != file->dev || st.st_ino != file->ino) {
+        int err = open_again(file);
+        if (err)
+            return err;
+        if (fstat(file->fd, &st))
+            return -errno;
+    }
+    /* Past this limit a write raises SIGXFSZ, which kills a program that does not expect it. */
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+        (rlim_t)st.st_size + size > limit.rlim_cur)
+        return -EFBIG;
+
+    ssize_t wrote = write(file->fd, data, size);
+    if (wrote == (ssize_t)size)
+        return 0;
+    int err = wrote < 0 ? -errno : -ENOSPC;
+    /* A part of a record spoils what follows. Another writer's lines are not ours to cut. */
+    if (wrote > 0 && !file->shared && ftruncate(file->fd, st.st_size))
+        err = -errno;
+    return err;
+}
+
+void outfile_close(struct outfile *file)
+{
+    if (is_ours(file, file->fd))
+        close(file->fd);
+    file->fd = -1;
+}
+
+const char *outfile_explain(int err)
+{
+    switch (-err) {
+    case EPERM:
+        return "the name is taken by another user's file or by something that is not a regular "
+               "file; remove it, or set PYJD_DIR to a directory of your own";
+    case EBUSY:
+        return "a process of another container is writing a file of that name; set PYJD_DIR to a "
+               "directory of this container's own";
+    case EACCES:
+    case EROFS:
+        return "the directory cannot be written to; set PYJD_DIR to one that can";
+    case ENOSPC:
+    case EDQUOT:
+        return "the file system is full";
+    case EFBIG:
+        return "the limit on file sizes (ulimit -f) is reached";
+    case ESTALE:
+    case ENOENT:
+        return "the program closed the file's descriptor, and the file is no longer there";
+    default:
+        return strerror(-err);
+    }
+}

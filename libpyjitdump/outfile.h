@@ -1,0 +1,52 @@
+/* outfile: files that other programs read while we append, in directories that others may write to.
+ *
+ * What a hostile neighbour in a shared /tmp can do is place something under the name we are about to
+ * use: a symbolic or hard link to a file worth destroying, a FIFO that blocks, a directory, a file of
+ * their own that they go on reading. So a file is always new (O_EXCL), never reached through a link
+ * (O_NOFOLLOW), and only its owner can open it (0600).
+ *
+ * What the program around us can do is close every descriptor it does not know and have the number
+ * handed out again, for a socket of its own: so each append makes sure first that the descriptor is
+ * still our file, and opens it again by name if it is not.
+ *
+ * All functions return 0 or a negative errno value. None is thread-safe for the same file.
+ */
+#ifndef PYJD_OUTFILE_H
+#define PYJD_OUTFILE_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct outfile {
+    int fd;                /* -1: not open */
+    bool shared;           /* others of this process append to it too */
+    dev_t dev;             /* with ino: which file it is */
+    ino_t ino;
+    char path[PATH_MAX];   /* absolute */
+};
+
+#define OUTFILE_CLOSED ((struct outfile){.fd = -1})
+
+/* Creates DIR/NAME, empty, with O_APPEND, O_CLOEXEC and mode 0600. A regular file of this user under
+ * that name is a dead process' whose id has come round again, and is replaced, unless a process that
+ * is still alive (in another pid namespace) holds it: -EBUSY. What belongs to somebody else or is not
+ * a regular file is left alone: -EPERM. */
+int outfile_create(struct outfile *file, const char *dir, const char *name);
+
+/* The same, except that a file this very process has open already (another JIT's perf map) is opened
+ * to append to. */
+int outfile_create_shared(struct outfile *file, const char *dir, const char *name);
+
+/* Appends all of it or, as far as the file system lets us take it back, nothing. Never raises SIGXFSZ. */
+int outfile_append(struct outfile *file, const void *data, size_t size);
+
+/* Closes the descriptor; the file stays. Leaves alone a descriptor that is no longer ours. */
+void outfile_close(struct outfile *file);
+
+/* One sentence for a user about why `err` came from outfile_create or outfile_append. */
+const char *outfile_explain(int err);
+
+#endif
