@@ -71,3 +71,11 @@ void bytes_cstr(struct bytes *b, const char *text, size_t length)
     bytes_put(b, text, length);
     bytes_u8(b, 0);
 }
+
+uint32_t bytes_hash(uint32_t hash, const void *data, size_t size)
+{
+    const uint8_t *at = data;
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ at[i]) * 16777619u;
+    return hash;
+}

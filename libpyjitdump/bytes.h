@@ -39,6 +39,10 @@ void bytes_u64(struct bytes *b, uint64_t v);
 /* Overwrites a u32 written earlier at `offset`, for a length known only at the end. */
 void bytes_patch_u32(struct bytes *b, size_t offset, uint32_t v);
 
+/* FNV-1a, 32 bits, going on from `hash`; begin with BYTES_HASH_START. */
+#define BYTES_HASH_START 2166136261u
+uint32_t bytes_hash(uint32_t hash, const void *data, size_t size);
+
 /* The text, then a NUL byte. */
 void bytes_cstr(struct bytes *b, const char *text, size_t length);
 

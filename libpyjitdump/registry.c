@@ -1,17 +1,15 @@
 #include "registry.h"
 
+#include "bytes.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 enum { TABLE_FIRST = 1024, ENTRIES_FIRST = 512, TEXT_CHUNK = 64 << 10 };
 
-/* FNV-1a, 32 bits. */
 static uint32_t hash_of(const char *symbol, size_t length, int32_t line)
 {
-    uint32_t hash = 2166136261u ^ (uint32_t)line;
-    for (size_t i = 0; i < length; i++)
-        hash = (hash ^ (uint8_t)symbol[i]) * 16777619u;
-    return hash;
+    return bytes_hash(bytes_hash(BYTES_HASH_START, &line, sizeof line), symbol, length);
 }
 
 static void table_put(struct registry *r, uint32_t hash, size_t index)

@@ -1,0 +1,33 @@
+/* evalhook: the frame evaluator (PEP 523) that puts a trampoline under each Python function.
+ *
+ * One record per interpreter: which evaluator was there before ours, and whether ours is in. Records are
+ * found by the interpreter's id, since addresses come round again.
+ *
+ * All functions need the GIL (an attached thread state) of the interpreter they speak of.
+ */
+#ifndef PYJD_EVALHOOK_H
+#define PYJD_EVALHOOK_H
+
+#include "codename.h"
+#include "cpython.h"
+
+/* Gives the slot for a function, or NULL when there is none to be had. Called with the GIL, on the first
+ * call of each code object, and must not run Python. */
+typedef void *(*evalhook_publisher)(const struct codename *name);
+
+/* Called once, before the first install. */
+void evalhook_start(evalhook_publisher publisher);
+
+/* Puts our evaluator into the calling thread's interpreter. Idempotent. 0, or -EBUSY: CPython's own perf
+ * support is on; -ENOTSUP: the self-check failed, here or earlier; -ENOMEM. The first failure of a kind
+ * has been logged. */
+int evalhook_install(void);
+
+/* Puts back what was there. If another evaluator was installed over ours, ours stays beneath it and
+ * steps aside. Idempotent. */
+void evalhook_remove(void);
+
+/* Every interpreter is gone, or about to go: forget them. */
+void evalhook_forget_all(void);
+
+#endif

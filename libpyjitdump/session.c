@@ -1,0 +1,277 @@
+#include "session.h"
+
+#include "arch/arch.h"
+#include "ehframe.h"
+#include "foreign.h"
+#include "log.h"
+#include "outfile.h"
+#include "registry.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Every way of telling the world, in the order in which they are told. */
+static const struct sink *const sinks[] = {&sink_jitdump, &sink_perfmap};
+enum { SINKS = sizeof sinks / sizeof *sinks };
+
+static struct {
+    pthread_mutex_t lock;
+    struct config config;
+    pid_t pid;                /* of the process whose files are open; 0: none yet */
+    unsigned known;           /* outputs that have a sink */
+    unsigned failed;          /* outputs that are switched off */
+    uint64_t next_index;      /* of sink_code */
+    struct arena arena;
+    struct registry registry;
+    struct arena_slot overflow;
+    uint64_t overflowed;
+    struct foreign *foreign;  /* newest first */
+    uint64_t foreign_count;
+    uint8_t unwind[EHFRAME_FUNCTION_MAX]; /* the same for every slot: all distances are relative */
+    uint32_t unwind_size;
+} session = {.pid = 0, .next_index = 1};
+
+static const char overflow_name[] = "py::<functions beyond PYJD_MAX_FUNCTIONS>:";
+
+/* ------------------------------------------------------------------------------- the lock and forks */
+
+static void lock(void)
+{
+    pthread_mutex_lock(&session.lock);
+}
+
+static void unlock(void)
+{
+    pthread_mutex_unlock(&session.lock);
+}
+
+/* A fork waits until no other thread is in the middle of a publication, so that the child finds
+ * everything whole. An error-checking lock, because a crash handler may fork while its own thread is in
+ * here: then the locking fails instead of waiting for ever, and so does the unlocking afterwards. */
+static void start_once(void)
+{
+    pthread_mutexattr_t attr;
+    pthread_mutexattr_init(&attr);
+    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ERRORCHECK);
+    pthread_mutex_init(&session.lock, &attr);
+    pthread_mutexattr_destroy(&attr);
+    pthread_atfork(lock, unlock, unlock);
+
+    config_read(&session.config);
+    for (int i = 0; i < SINKS; i++)
+        session.known |= sinks[i]->output;
+    session.arena.backings[0] = &arena_anonymous;
+
+    struct bytes out = bytes_over(session.unwind, sizeof session.unwind);
+    ehframe_function(&out, ARCH_SLOT_SIZE);
+    session.unwind_size = (uint32_t)out.len;
+}
+
+const struct config *session_config(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, start_once);
+    return &session.config;
+}
+
+/* -------------------------------------------------------------------------------------- the sinks */
+
+static bool is_on(const struct sink *sink)
+{
+    return (session.config.outputs & sink->output) && !(session.failed & sink->output);
+}
+
+static void switch_off(const struct sink *sink, int err)
+{
+    const char *path = sink->path();
+    log_line(LOG_WARN, "%s is off: %s%s%s", sink->name, path, *path ? ": " : "",
+             outfile_explain(err));
+    sink->drop();
+    session.failed |= sink->output;
+}
+
+static void announce(const struct sink_code *code)
+{
+    for (int i = 0; i < SINKS; i++) {
+        int err = is_on(sinks[i]) ? sinks[i]->add(code) : 0;
+        if (err)
+            switch_off(sinks[i], err);
+    }
+}
+
+static void announce_slot(const struct registry_entry *entry)
+{
+    const char *file = entry->symbol + entry->file_offset;
+    struct sink_line line = {
+        .addr = (uintptr_t)entry->slot.code, .file = file, .line = entry->line};
+    struct sink_code code = {
+        .addr = (uintptr_t)entry->slot.code,
+        .size = ARCH_SLOT_SIZE,
+        .index = session.next_index++,
+        .name = entry->symbol,
+        .name_length = entry->symbol_length,
+        .lines = &line,
+        .line_count = 1,
+        .unwind = session.unwind,
+        .unwind_size = session.unwind_size,
+        .unwind_hdr_size = EHFRAME_HDR_SIZE,
+        .slot = &entry->slot,
+    };
+    announce(&code);
+}
+
+/* What a forked child inherited, for the files of its own. */
+static void announce_inherited(void)
+{
+    for (size_t i = 0; i < session.registry.count; i++)
+        announce_slot(&session.registry.entries[i]);
+    for (struct foreign *f = session.foreign; f; f = f->next)
+        announce(&f->code);
+}
+
+/* Opens this process' files, unless they are open. The id is asked for each time: a child made by
+ * clone(2) runs no fork handlers. */
+static void open_files(void)
+{
+    pid_t pid = getpid();
+    if (session.pid == pid)
+        return;
+    bool inherited = session.pid != 0;
+    session.pid = pid;
+    for (int i = 0; i < SINKS; i++) {
+        if (inherited)
+            sinks[i]->drop();
+        int err = is_on(sinks[i]) ? sinks[i]->open(&session.config) : 0;
+        if (err)
+            switch_off(sinks[i], err);
+        else if (is_on(sinks[i]))
+            log_line(LOG_INFO, "writing %s", sinks[i]->path());
+    }
+    if (inherited)
+        announce_inherited();
+}
+
+static bool is_alive(void)
+{
+    return (session.config.outputs & session.known & ~session.failed) != 0;
+}
+
+bool session_is_alive(void)
+{
+    session_config();
+    lock();
+    bool alive = is_alive();
+    unlock();
+    return alive;
+}
+
+/* ------------------------------------------------------------------------------------ publication */
+
+/* Takes a slot and makes it known under a name. */
+static int publish_new(const char *symbol, size_t length, size_t file_offset, int line,
+                       struct arena_slot *slot)
+{
+    int err = arena_take(&session.arena, slot);
+    if (err)
+        return err;
+    struct registry_entry *entry =
+        registry_add(&session.registry, symbol, length, file_offset, line, slot);
+    if (!entry)
+        return -ENOMEM;
+    announce_slot(entry);
+    return 0;
+}
+
+static int publish_overflow(struct arena_slot *slot)
+{
+    size_t length = sizeof overflow_name - 1;
+    int err = 0;
+    if (!session.overflow.code)
+        err = publish_new(overflow_name, length, length, 0, &session.overflow);
+    if (session.overflowed++ == 0)
+        log_line(LOG_WARN,
+                 "%u functions have names of their own, the most that PYJD_MAX_FUNCTIONS allows; "
+                 "all further ones share one",
+                 session.config.max_functions);
+    *slot = session.overflow;
+    return err;
+}
+
+static int find_or_publish(const struct codename *name, struct arena_slot *slot)
+{
+    struct registry_entry *known =
+        registry_find(&session.registry, name->symbol, name->length, name->line);
+    if (known) {
+        *slot = known->slot;
+        return 0;
+    }
+    if (session.registry.count >= session.config.max_functions)
+        return publish_overflow(slot);
+    return publish_new(name->symbol, name->length, name->file_offset, name->line, slot);
+}
+
+void *session_publish(const struct codename *name)
+{
+    static bool out_of_memory;
+    struct arena_slot slot = {0};
+    int saved = errno;
+
+    session_config();
+    lock();
+    open_files();
+    int err = is_alive() ? find_or_publish(name, &slot) : -EIO;
+    if (err && err != -EIO && !out_of_memory) {
+        out_of_memory = true;
+        log_line(LOG_WARN, "functions called from now on have no names: %s", strerror(-err));
+    }
+    unlock();
+    errno = saved;
+    return err ? NULL : slot.code;
+}
+
+int session_add_foreign(const struct sink_code *code)
+{
+    int saved = errno, err = 0;
+    session_config();
+    lock();
+    open_files();
+    struct foreign *copy = foreign_copy(code);
+    if (!copy) {
+        err = -ENOMEM;
+    } else {
+        copy->code.index = session.next_index++;
+        copy->next = session.foreign;
+        session.foreign = copy;
+        session.foreign_count++;
+        announce(&copy->code);
+        err = is_alive() ? 0 : -EIO;
+    }
+    unlock();
+    errno = saved;
+    return err;
+}
+
+/* ------------------------------------------------------------------------------------------ status */
+
+void session_get_status(struct session_status *status)
+{
+    int saved = errno;
+    session_config();
+    lock();
+    memset(status, 0, sizeof *status);
+    status->functions = session.registry.count;
+    status->overflowed = session.overflowed;
+    status->foreign = session.foreign_count;
+    for (size_t i = 0; i < session.arena.block_count; i++)
+        status->arena_bytes += session.arena.blocks[i]->capacity * ARCH_SLOT_STRIDE;
+    status->wanted = session.config.outputs;
+    status->failed = session.failed;
+    bool own_files = session.pid == getpid();
+    snprintf(status->jitdump_path, PATH_MAX, "%s", own_files ? sink_jitdump.path() : "");
+    snprintf(status->map_path, PATH_MAX, "%s", own_files ? sink_perfmap.path() : "");
+    unlock();
+    errno = saved;
+}
