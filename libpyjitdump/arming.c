@@ -22,10 +22,11 @@
 #include <string.h>
 
 enum { NOT_SAID, ON, OFF };
+enum { NOBODY = -1 };
 
 static _Atomic int wish = NOT_SAID;   /* NOT_SAID: what PYJD_ENABLE says */
 static _Atomic bool started;          /* there is a CPython, and the hook is in it */
-static _Atomic(struct py_interp *) settled; /* the interpreter that was last found to be as wished */
+static _Atomic int64_t settled = NOBODY; /* id of the interpreter last found to be as wished */
 static atomic_flag busy = ATOMIC_FLAG_INIT;
 
 /* ------------------------------------------------------------------- the hook's node, its allocation */
@@ -85,8 +86,14 @@ static bool is_wished(void)
     return said == NOT_SAID ? session_config()->enable : said == ON;
 }
 
+/* Interpreters are told apart by their ids: addresses come round again. */
+static int64_t current_interpreter(void)
+{
+    return cpython.PyInterpreterState_GetID(cpython.PyInterpreterState_Get());
+}
+
 /* Makes the calling thread's interpreter as wished. */
-static int settle(struct py_interp *interp)
+static int settle(int64_t interpreter)
 {
     /* Making it so may raise audit events of its own, and another thread may be at it. */
     if (atomic_flag_test_and_set(&busy))
@@ -98,7 +105,7 @@ static int settle(struct py_interp *interp)
         err = -ENOTSUP;
     else
         err = session_is_alive() ? evalhook_install() : -EIO;
-    settled = interp;
+    settled = interpreter;
     atomic_flag_clear(&busy);
     return err;
 }
@@ -117,7 +124,7 @@ static void add_hook(void);
 static void finalized(void)
 {
     evalhook_forget_all();
-    settled = NULL;
+    settled = NOBODY;
     add_hook();
 }
 
@@ -133,14 +140,10 @@ static int on_audit(const char *event, struct py_object *args, void *data)
     static _Atomic bool in_main;
     (void)args;
     (void)data;
-    if (event[0] == 'c' && strncmp(event, "cpython.", 8) == 0) {
-        if (strcmp(event, "cpython._PySys_ClearAuditHooks") == 0) {
-            in_main = false;
-            hooks_are_about_to_be_freed();
-            return 0;
-        }
-        if (strcmp(event, "cpython.PyInterpreterState_New") == 0)
-            settled = NULL; /* the new one may have the address of a dead one */
+    if (event[0] == 'c' && strcmp(event, "cpython._PySys_ClearAuditHooks") == 0) {
+        in_main = false;
+        hooks_are_about_to_be_freed();
+        return 0;
     }
     if (!cpython.PyThreadState_GetUnchecked())
         return 0;
@@ -148,9 +151,9 @@ static int on_audit(const char *event, struct py_object *args, void *data)
         in_main = true;
         main_interpreter_starts();
     }
-    struct py_interp *interp = cpython.PyInterpreterState_Get();
-    if (interp != settled && cpython.layout)
-        settle(interp);
+    int64_t interpreter = current_interpreter();
+    if (interpreter != settled && cpython.layout)
+        settle(interpreter);
     return 0;
 }
 
@@ -190,7 +193,7 @@ void arming_start(void)
 int arming_set_enabled(bool enabled)
 {
     wish = enabled ? ON : OFF;
-    settled = NULL;
+    settled = NOBODY;
     if (!started)
         return -ESRCH;
     if (!cpython.layout)
@@ -199,7 +202,7 @@ int arming_set_enabled(bool enabled)
         return 0;
     if (!cpython.PyGILState_Check() || !cpython.PyThreadState_GetUnchecked())
         return -EPERM;
-    return settle(cpython.PyInterpreterState_Get());
+    return settle(current_interpreter());
 }
 
 bool arming_is_enabled(void)
