@@ -74,6 +74,7 @@ struct pyjd_status {
     uint32_t outputs_failed;    /* of these, switched off by an error */
     char jitdump_path[256];     /* "" if not open, or too long */
     char map_path[256];         /* likewise */
+    char image_path[256];       /* the newest ELF image; likewise */
 };
 
 #define PYJD_OUTPUT_ELF     1u

@@ -77,6 +77,7 @@ int pyjd_get_status(struct pyjd_status *status, size_t size)
     full.arena_bytes = now.arena_bytes;
     full.outputs_wanted = now.wanted;
     full.outputs_failed = now.failed;
+    copy_path(full.image_path, sizeof full.image_path, now.image_path);
     copy_path(full.jitdump_path, sizeof full.jitdump_path, now.jitdump_path);
     copy_path(full.map_path, sizeof full.map_path, now.map_path);
     memset(status, 0, size);

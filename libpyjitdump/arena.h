@@ -9,11 +9,15 @@
  * Where a block's memory comes from is its backing. The arena tries the backings it was given in order
  * and stays with the first that works.
  *
- * Not thread-safe: the session's lock covers it.
+ * Making a block may take the dynamic loader's lock, and so must not happen under the lock that covers
+ * publication. So it is two steps: arena_make, with no lock held and by one thread at a time, and
+ * arena_give, under the session's lock like everything else here. A block is made when the one in use is
+ * half full, and waits as the spare.
  */
 #ifndef PYJD_ARENA_H
 #define PYJD_ARENA_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,15 +27,23 @@ struct arena_block {
     uint8_t *slots;        /* the first slot */
     size_t capacity;       /* slots in this block */
     size_t used;           /* slots handed out */
+    size_t names_left;     /* bytes the backing has for names; SIZE_MAX where it has none to store */
+    bool retired;          /* no slot of it is handed out any more, nor its backing written */
     const struct arena_backing *backing;
     void *backing_data;    /* the backing's own, e.g. the image file */
 };
 
-/* One way to get a block. `map` makes `capacity` (or more) slots, every one written with
- * arch_write_slot and executable, and fills in the block; it returns 0 or a negative errno value. */
+/* One way to get a block. */
 struct arena_backing {
     const char *name;
+
+    /* Makes `capacity` slots or more, every one written with arch_write_slot and executable, and fills in
+     * slots, capacity, names_left and backing_data. 0, or a negative errno value and nothing is left. */
     int (*map)(struct arena_block *block, size_t capacity);
+
+    /* In a forked child, or after an error: the block belongs to somebody else now. May be NULL: slots of
+     * such a block can go on being used after a fork. */
+    void (*retire)(struct arena_block *block);
 };
 
 /* Private anonymous memory. The last resort, and what `perf` reads a perf map for. */
@@ -41,8 +53,9 @@ enum { ARENA_BLOCKS_MOST = 2048, ARENA_BACKINGS_MOST = 4 };
 
 struct arena {
     const struct arena_backing *backings[ARENA_BACKINGS_MOST]; /* ends with NULL if fewer */
-    struct arena_block *blocks[ARENA_BLOCKS_MOST];
+    struct arena_block *blocks[ARENA_BLOCKS_MOST];             /* the last one is in use */
     size_t block_count;
+    struct arena_block *spare;                                 /* made and not yet used, or NULL */
 };
 
 struct arena_slot {
@@ -51,7 +64,23 @@ struct arena_slot {
     size_t index;               /* its place there */
 };
 
-/* Hands out the next slot, making a block if the last one is full. */
-int arena_take(struct arena *arena, struct arena_slot *slot);
+/* True when a block should be made now. */
+bool arena_wants_block(const struct arena *arena);
+
+/* Makes a block. 0, or the last backing's error. */
+int arena_make(struct arena *arena, struct arena_block **block);
+
+/* Adds what arena_make made. */
+void arena_give(struct arena *arena, struct arena_block *block);
+
+/* Hands out the next slot, with room for `names` bytes in its backing. -EAGAIN: a block must
+ * be made; -ENOMEM, -ENOSPC: there will be none. */
+int arena_take(struct arena *arena, size_t names, struct arena_slot *slot);
+
+/* Retires all blocks whose backing has a way to. */
+void arena_retire(struct arena *arena);
+
+/* The same, for a backing that has failed; no more blocks come from it. */
+void arena_give_up(struct arena *arena, const struct arena_backing *backing);
 
 #endif

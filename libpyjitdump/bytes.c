@@ -21,11 +21,16 @@ void bytes_put(struct bytes *b, const void *data, size_t size)
         memcpy(at, data, size);
 }
 
-void bytes_zeros(struct bytes *b, size_t count)
+void bytes_fill(struct bytes *b, uint8_t value, size_t count)
 {
     uint8_t *at = take(b, count);
     if (at && count)
-        memset(at, 0, count);
+        memset(at, value, count);
+}
+
+void bytes_zeros(struct bytes *b, size_t count)
+{
+    bytes_fill(b, 0, count);
 }
 
 void bytes_align(struct bytes *b, size_t alignment)

@@ -25,6 +25,7 @@ static inline struct bytes bytes_over(void *storage, size_t cap)
 }
 
 void bytes_put(struct bytes *b, const void *data, size_t size);
+void bytes_fill(struct bytes *b, uint8_t value, size_t count);
 void bytes_zeros(struct bytes *b, size_t count);
 
 /* Writes zeros until `len` is a multiple of `alignment`, a power of two. */

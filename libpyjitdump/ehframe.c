@@ -56,24 +56,44 @@ static void put_fde(struct bytes *out, size_t cie, int64_t code, uint32_t code_s
     close_record(out, start);
 }
 
-size_t ehframe_function(struct bytes *out, uint32_t code_size)
+/* The header, and for each FDE the code it is for. FDEs have one size and stand in order of address. */
+static void put_hdr(struct bytes *out, size_t eh_frame, size_t first_fde, size_t fde_size,
+                    int64_t code, size_t count)
 {
-    size_t start = out->len;
-    int64_t code = (int64_t)start - ((code_size + 7) & ~7u);
-
-    put_cie(out);
-    size_t fde = out->len;
-    put_fde(out, start, code, code_size);
-    bytes_u32(out, 0); /* terminator */
     size_t hdr = out->len;
-
     bytes_u8(out, 1);
     bytes_u8(out, PE_PCREL_SDATA4);
     bytes_u8(out, PE_UDATA4);
     bytes_u8(out, PE_DATAREL_SDATA4);
-    bytes_i32(out, distance(out->len, start));
-    bytes_u32(out, 1);
-    bytes_i32(out, (int32_t)(code - (int64_t)hdr));
-    bytes_i32(out, distance(hdr, fde));
-    return hdr - start;
+    bytes_i32(out, distance(out->len, eh_frame));
+    bytes_u32(out, (uint32_t)count);
+    for (size_t i = 0; i < count && !out->overflow; i++) {
+        bytes_i32(out, (int32_t)(code + (int64_t)(i * ARCH_SLOT_STRIDE) - (int64_t)hdr));
+        bytes_i32(out, distance(hdr, first_fde + i * fde_size));
+    }
+}
+
+/* `code` is where the first function is, in the coordinates of out->len. */
+static size_t put_sections(struct bytes *out, int64_t code, uint32_t code_size, size_t count)
+{
+    size_t start = out->len;
+    put_cie(out);
+    size_t first_fde = out->len;
+    for (size_t i = 0; i < count && !out->overflow; i++)
+        put_fde(out, start, code + (int64_t)(i * ARCH_SLOT_STRIDE), code_size);
+    size_t fde_size = (out->len - first_fde) / count;
+    bytes_u32(out, 0); /* terminator */
+    size_t size = out->len - start;
+    put_hdr(out, start, first_fde, fde_size, code, count);
+    return size;
+}
+
+size_t ehframe_function(struct bytes *out, uint32_t code_size)
+{
+    return put_sections(out, (int64_t)out->len - ((code_size + 7) & ~7u), code_size, 1);
+}
+
+size_t ehframe_table(struct bytes *out, size_t code, size_t count)
+{
+    return put_sections(out, (int64_t)code, ARCH_SLOT_SIZE, count);
 }

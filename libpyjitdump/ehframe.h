@@ -27,6 +27,14 @@
 
 enum { EHFRAME_HDR_SIZE = 20, EHFRAME_FUNCTION_MAX = 128 };
 
+/* Bytes that a slot takes in both sections of a table, at most. */
+enum { EHFRAME_ENTRY_MOST = 48 + 8 };
+
+/* Appends .eh_frame and .eh_frame_hdr of `count` slots that begin at position `code` of the same
+ * coordinates as out->len: one CIE, one FDE a slot, terminator; header, sorted table. Returns the size of
+ * the .eh_frame part. Overflow is left in `out`. */
+size_t ehframe_table(struct bytes *out, size_t code, size_t count);
+
 /* Appends .eh_frame and .eh_frame_hdr of one slot-shaped function of `code_size` bytes, in the order
  * and with the distances drawn above. Returns the size of the .eh_frame part; the header behind it
  * is EHFRAME_HDR_SIZE bytes. Overflow is left in `out`. */

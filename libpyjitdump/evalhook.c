@@ -144,10 +144,10 @@ static trampoline make_slot(struct py_object *code, struct record *record)
 
     cpython.PyErr_Fetch(&type, &value, &traceback);
     codename_read(code, &name);
-    trampoline slot = (trampoline)publish(&name);
-    if (!slot)
-        slot = pass_through;
-    if (cpython.Code_SetExtra(code, record->index, (void *)slot))
+    void *made = NULL;
+    int err = publish(&name, &made);
+    trampoline slot = err ? pass_through : (trampoline)made;
+    if (err != -EAGAIN && cpython.Code_SetExtra(code, record->index, (void *)slot))
         cpython.PyErr_Clear(); /* out of memory: the next call tries again */
     cpython.PyErr_Restore(type, value, traceback);
     errno = saved;

@@ -11,9 +11,10 @@
 #include "codename.h"
 #include "cpython.h"
 
-/* Gives the slot for a function, or NULL when there is none to be had. Called with the GIL, on the first
- * call of each code object, and must not run Python. */
-typedef void *(*evalhook_publisher)(const struct codename *name);
+/* Gives the slot for a function. 0; -EAGAIN: not this time, the next call may ask again; or another
+ * negative errno value: there will be none. Called with the GIL, on the first call of each code object, and
+ * must not run Python. */
+typedef int (*evalhook_publisher)(const struct codename *name, void **slot);
 
 /* Called once, before the first install. */
 void evalhook_start(evalhook_publisher publisher);

@@ -22,7 +22,7 @@ static int is_ours(const struct outfile *file, int fd)
 
 /* Takes over `fd`: moves it up where the limit allows, notes which file it is, and holds a lock on it,
  * which tells others that its process is alive. */
-static int adopt(struct outfile *file, int fd, bool shared)
+static int adopt(struct outfile *file, int fd, enum outfile_kind kind)
 {
     struct stat st;
     int high = fcntl(fd, F_DUPFD_CLOEXEC, FD_LOWEST);
@@ -36,10 +36,10 @@ static int adopt(struct outfile *file, int fd, bool shared)
         return err;
     }
     file->fd = fd;
-    file->shared = shared;
+    file->kind = kind;
     file->dev = st.st_dev;
     file->ino = st.st_ino;
-    if (!shared)
+    if (kind != OUTFILE_SHARED)
         flock(fd, LOCK_EX | LOCK_NB); /* where locks are not supported, nobody is told */
     return 0;
 }
@@ -54,8 +54,8 @@ static bool process_has_open(const struct stat *st)
     struct dirent *entry;
     while (!found && (entry = readdir(fds))) {
         struct stat other;
-        int fd = atoi(entry->d_name); /* "." and ".." give 0, harmless */
-        found = fstat(fd, &other) == 0 && other.st_dev == st->st_dev && other.st_ino == st->st_ino;
+        int fd = atoi(entry->d_name);
+        found = entry->d_name[0] != '.' && fstat(fd, &other) == 0 && other.st_dev == st->st_dev && other.st_ino == st->st_ino;
     }
     closedir(fds);
     return found;
@@ -74,7 +74,8 @@ static int remove_stale(const char *path)
     return unlink(path) && errno != ENOENT ? -errno : 0;
 }
 
-static int create(struct outfile *file, const char *dir, const char *name, bool may_share)
+static int create(struct outfile *file, const char *dir, const char *name,
+                  enum outfile_kind kind)
 {
     struct stat st;
     *file = OUTFILE_CLOSED;
@@ -85,47 +86,53 @@ static int create(struct outfile *file, const char *dir, const char *name, bool 
     if (lstat(file->path, &st) == 0) {
         if (!S_ISREG(st.st_mode) || st.st_uid != geteuid())
             return -EPERM;
-        if (may_share && process_has_open(&st)) {
+        if (kind == OUTFILE_SHARED && process_has_open(&st)) {
             int fd = open(file->path, O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC);
-            return fd < 0 ? -errno : adopt(file, fd, true);
+            return fd < 0 ? -errno : adopt(file, fd, OUTFILE_SHARED);
         }
         int err = remove_stale(file->path);
         if (err)
             return err;
     }
     /* Readable too: the jitdump's marker is a mapping of it. */
-    int fd = open(file->path, O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
-    return fd < 0 ? -errno : adopt(file, fd, false);
+    int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    int fd = open(file->path, flags | (kind == OUTFILE_FIXED ? 0 : O_APPEND), 0600);
+    return fd < 0 ? -errno : adopt(file, fd, kind);
 }
 
 int outfile_create(struct outfile *file, const char *dir, const char *name)
 {
-    return create(file, dir, name, false);
+    return create(file, dir, name, OUTFILE_OWN);
 }
 
 int outfile_create_shared(struct outfile *file, const char *dir, const char *name)
 {
-    return create(file, dir, name, true);
+    return create(file, dir, name, OUTFILE_SHARED);
+}
+
+int outfile_create_fixed(struct outfile *file, const char *dir, const char *name)
+{
+    return create(file, dir, name, OUTFILE_FIXED);
 }
 
 /* The program closed our descriptor: open the file again, if the name still leads to it. */
 static int open_again(struct outfile *file)
 {
-    int fd = open(file->path, O_RDWR | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    int append = file->kind == OUTFILE_FIXED ? 0 : O_APPEND;
+    int fd = open(file->path, O_RDWR | append | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
         return -errno;
     if (!is_ours(file, fd)) {
         close(fd);
         return -ESTALE;
     }
-    return adopt(file, fd, file->shared);
+    return adopt(file, fd, file->kind);
 }
 
-int outfile_append(struct outfile *file, const void *data, size_t size)
+/* Makes sure that the descriptor is our file. *size is the file's. */
+static int verify(struct outfile *file, off_t *size)
 {
     struct stat st;
-    struct rlimit limit;
-
     if (fstat(file->fd, &st) || st.st_dev != file->dev || st.st_ino != file->ino) {
         int err = open_again(file);
         if (err)
@@ -133,19 +140,49 @@ int outfile_append(struct outfile *file, const void *data, size_t size)
         if (fstat(file->fd, &st))
             return -errno;
     }
-    /* Past this limit a write raises SIGXFSZ, which kills a program that does not expect it. */
-    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
-        (rlim_t)st.st_size + size > limit.rlim_cur)
+    *size = st.st_size;
+    return 0;
+}
+
+/* Past this limit a write raises SIGXFSZ, which kills a program that does not expect it. */
+static bool is_within_limit(size_t end)
+{
+    struct rlimit limit;
+    return getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY ||
+           end <= limit.rlim_cur;
+}
+
+int outfile_append(struct outfile *file, const void *data, size_t size)
+{
+    off_t before;
+    int err = verify(file, &before);
+    if (err)
+        return err;
+    if (!is_within_limit((size_t)before + size))
         return -EFBIG;
 
     ssize_t wrote = write(file->fd, data, size);
     if (wrote == (ssize_t)size)
         return 0;
-    int err = wrote < 0 ? -errno : -ENOSPC;
+    err = wrote < 0 ? -errno : -ENOSPC;
     /* A part of a record spoils what follows. Another writer's lines are not ours to cut. */
-    if (wrote > 0 && !file->shared && ftruncate(file->fd, st.st_size))
+    if (wrote > 0 && file->kind != OUTFILE_SHARED && ftruncate(file->fd, before))
         err = -errno;
     return err;
+}
+
+int outfile_write_at(struct outfile *file, const void *data, size_t size, size_t offset)
+{
+    off_t before;
+    int err = verify(file, &before);
+    if (err)
+        return err;
+    if (!is_within_limit(offset + size))
+        return -EFBIG;
+    ssize_t wrote = pwrite(file->fd, data, size, (off_t)offset);
+    if (wrote < 0)
+        return -errno;
+    return wrote == (ssize_t)size ? 0 : -ENOSPC;
 }
 
 void outfile_close(struct outfile *file)

@@ -20,9 +20,15 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+enum outfile_kind {
+    OUTFILE_OWN,           /* grows at its end */
+    OUTFILE_SHARED,        /* others of this process append to it too */
+    OUTFILE_FIXED,         /* written once, then changed in place */
+};
+
 struct outfile {
     int fd;                /* -1: not open */
-    bool shared;           /* others of this process append to it too */
+    enum outfile_kind kind;
     dev_t dev;             /* with ino: which file it is */
     ino_t ino;
     char path[PATH_MAX];   /* absolute */
@@ -40,8 +46,15 @@ int outfile_create(struct outfile *file, const char *dir, const char *name);
  * to append to. */
 int outfile_create_shared(struct outfile *file, const char *dir, const char *name);
 
+/* The same as outfile_create, for a file whose size does not change once it is written: without O_APPEND,
+ * for which pwrite(2) on Linux ignores the offset. outfile_append writes its content, once. */
+int outfile_create_fixed(struct outfile *file, const char *dir, const char *name);
+
 /* Appends all of it or, as far as the file system lets us take it back, nothing. Never raises SIGXFSZ. */
 int outfile_append(struct outfile *file, const void *data, size_t size);
+
+/* Overwrites bytes within a fixed file. All of them, or as many as fit the limits: an error says so. */
+int outfile_write_at(struct outfile *file, const void *data, size_t size, size_t offset);
 
 /* Closes the descriptor; the file stays. Leaves alone a descriptor that is no longer ours. */
 void outfile_close(struct outfile *file);

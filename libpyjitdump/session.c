@@ -2,6 +2,8 @@
 
 #include "arch/arch.h"
 #include "ehframe.h"
+#include "elfblock.h"
+#include "elfimage.h"
 #include "foreign.h"
 #include "log.h"
 #include "outfile.h"
@@ -9,22 +11,24 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 /* Every way of telling the world, in the order in which they are told. */
-static const struct sink *const sinks[] = {&sink_jitdump, &sink_perfmap};
+static const struct sink *const sinks[] = {&sink_elf, &sink_jitdump, &sink_perfmap};
 enum { SINKS = sizeof sinks / sizeof *sinks };
 
 static struct {
     pthread_mutex_t lock;
     struct config config;
     pid_t pid;                /* of the process whose files are open; 0: none yet */
-    unsigned known;           /* outputs that have a sink */
     unsigned failed;          /* outputs that are switched off */
     uint64_t next_index;      /* of sink_code */
     struct arena arena;
+    _Atomic bool wants_room;  /* a block should be made before the next function */
+    bool making_room;         /* some thread is at it */
     struct registry registry;
     struct arena_slot overflow;
     uint64_t overflowed;
@@ -32,7 +36,7 @@ static struct {
     uint64_t foreign_count;
     uint8_t unwind[EHFRAME_FUNCTION_MAX]; /* the same for every slot: all distances are relative */
     uint32_t unwind_size;
-} session = {.pid = 0, .next_index = 1};
+} session = {.pid = 0, .next_index = 1, .wants_room = true};
 
 static const char overflow_name[] = "py::<functions beyond PYJD_MAX_FUNCTIONS>:";
 
@@ -61,9 +65,12 @@ static void start_once(void)
     pthread_atfork(lock, unlock, unlock);
 
     config_read(&session.config);
-    for (int i = 0; i < SINKS; i++)
-        session.known |= sinks[i]->output;
-    session.arena.backings[0] = &arena_anonymous;
+    size_t backings = 0;
+    if (session.config.outputs & OUTPUT_ELF) {
+        elfblock_start(session.config.dir);
+        session.arena.backings[backings++] = &elfblock_backing;
+    }
+    session.arena.backings[backings] = &arena_anonymous;
 
     struct bytes out = bytes_over(session.unwind, sizeof session.unwind);
     ehframe_function(&out, ARCH_SLOT_SIZE);
@@ -91,6 +98,9 @@ static void switch_off(const struct sink *sink, int err)
              outfile_explain(err));
     sink->drop();
     session.failed |= sink->output;
+    /* What an image cannot name, perf can still find in a perf map, if it is in anonymous memory. */
+    if (sink == &sink_elf)
+        arena_give_up(&session.arena, &elfblock_backing);
 }
 
 static void announce(const struct sink_code *code)
@@ -132,22 +142,27 @@ static void announce_inherited(void)
         announce(&f->code);
 }
 
-/* Opens this process' files, unless they are open. The id is asked for each time: a child made by
- * clone(2) runs no fork handlers. */
-static void open_files(void)
+/* Begins the work for this process, unless it has begun: opens its files and, in a forked child, writes
+ * what it inherited. The id is asked for each time: a child made by clone(2) runs no fork handlers. */
+static void begin_process(void)
 {
     pid_t pid = getpid();
     if (session.pid == pid)
         return;
     bool inherited = session.pid != 0;
     session.pid = pid;
+    if (inherited) {
+        arena_retire(&session.arena);
+        session.wants_room = true;
+        session.making_room = false; /* whoever it was is not in this process */
+    }
     for (int i = 0; i < SINKS; i++) {
         if (inherited)
             sinks[i]->drop();
         int err = is_on(sinks[i]) ? sinks[i]->open(&session.config) : 0;
         if (err)
             switch_off(sinks[i], err);
-        else if (is_on(sinks[i]))
+        else if (is_on(sinks[i]) && *sinks[i]->path())
             log_line(LOG_INFO, "writing %s", sinks[i]->path());
     }
     if (inherited)
@@ -156,7 +171,7 @@ static void open_files(void)
 
 static bool is_alive(void)
 {
-    return (session.config.outputs & session.known & ~session.failed) != 0;
+    return (session.config.outputs & ~session.failed) != 0;
 }
 
 bool session_is_alive(void)
@@ -170,11 +185,41 @@ bool session_is_alive(void)
 
 /* ------------------------------------------------------------------------------------ publication */
 
+/* Makes a block ahead of need, with the lock released: see arena.h. */
+static void make_room(void)
+{
+    struct arena_block *block = NULL;
+    lock();
+    begin_process();
+    bool mine = !session.making_room && is_alive() && arena_wants_block(&session.arena);
+    if (mine)
+        session.making_room = true;
+    else
+        session.wants_room = session.making_room;
+    unlock();
+    if (!mine)
+        return;
+
+    int err = arena_make(&session.arena, &block);
+
+    lock();
+    if (!err)
+        arena_give(&session.arena, block);
+    session.making_room = false;
+    session.wants_room = false;
+    if (session.arena.backings[0] != &elfblock_backing)
+        session.failed |= session.config.outputs & OUTPUT_ELF; /* arena_make has logged why */
+    unlock();
+}
+
 /* Takes a slot and makes it known under a name. */
 static int publish_new(const char *symbol, size_t length, size_t file_offset, int line,
                        struct arena_slot *slot)
 {
-    int err = arena_take(&session.arena, slot);
+    size_t names = elfimage_names_needed(length, length - file_offset);
+    int err = arena_take(&session.arena, names, slot);
+    if (arena_wants_block(&session.arena))
+        session.wants_room = true;
     if (err)
         return err;
     struct registry_entry *entry =
@@ -213,23 +258,25 @@ static int find_or_publish(const struct codename *name, struct arena_slot *slot)
     return publish_new(name->symbol, name->length, name->file_offset, name->line, slot);
 }
 
-void *session_publish(const struct codename *name)
+int session_publish(const struct codename *name, void **code)
 {
-    static bool out_of_memory;
+    static bool out_of_room;
     struct arena_slot slot = {0};
     int saved = errno;
 
     session_config();
+    if (session.wants_room || session.pid != getpid())
+        make_room();
     lock();
-    open_files();
     int err = is_alive() ? find_or_publish(name, &slot) : -EIO;
-    if (err && err != -EIO && !out_of_memory) {
-        out_of_memory = true;
+    if (err && err != -EIO && err != -EAGAIN && !out_of_room) {
+        out_of_room = true;
         log_line(LOG_WARN, "functions called from now on have no names: %s", strerror(-err));
     }
     unlock();
+    *code = slot.code;
     errno = saved;
-    return err ? NULL : slot.code;
+    return err;
 }
 
 int session_add_foreign(const struct sink_code *code)
@@ -237,7 +284,7 @@ int session_add_foreign(const struct sink_code *code)
     int saved = errno, err = 0;
     session_config();
     lock();
-    open_files();
+    begin_process();
     struct foreign *copy = foreign_copy(code);
     if (!copy) {
         err = -ENOMEM;
@@ -270,6 +317,7 @@ void session_get_status(struct session_status *status)
     status->wanted = session.config.outputs;
     status->failed = session.failed;
     bool own_files = session.pid == getpid();
+    snprintf(status->image_path, PATH_MAX, "%s", own_files ? sink_elf.path() : "");
     snprintf(status->jitdump_path, PATH_MAX, "%s", own_files ? sink_jitdump.path() : "");
     snprintf(status->map_path, PATH_MAX, "%s", own_files ? sink_perfmap.path() : "");
     unlock();

@@ -18,9 +18,9 @@
 /* Reads the environment, once. Idempotent; everything below calls it. */
 const struct config *session_config(void);
 
-/* The slot for a function, made and announced to all sinks if it is new. NULL: no memory, or no sink
- * that works; it has been logged. */
-void *session_publish(const struct codename *name);
+/* The slot for a function, made and announced to all sinks if it is new. 0; -EAGAIN: another thread is
+ * making room, ask again at the next call; -ENOMEM, -ENOSPC, or -EIO: no sink works; it has been logged. */
+int session_publish(const struct codename *name, void **slot);
 
 /* Announces another JIT's code; index and slot are set here. 0, -ENOMEM, or -EIO: no sink works. */
 int session_add_foreign(const struct sink_code *code);
@@ -34,6 +34,7 @@ struct session_status {
     uint64_t foreign;
     uint64_t arena_bytes;
     unsigned wanted, failed;      /* sets of enum config_output */
+    char image_path[PATH_MAX];    /* "": none yet; the newest */
     char jitdump_path[PATH_MAX];  /* "": not open */
     char map_path[PATH_MAX];
 };

@@ -53,6 +53,7 @@ struct sink {
     const char *(*path)(void);
 };
 
+extern const struct sink sink_elf;
 extern const struct sink sink_jitdump;
 extern const struct sink sink_perfmap;
 

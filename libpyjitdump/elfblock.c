@@ -1,0 +1,192 @@
+#include "elfblock.h"
+
+#include "arch/arch.h"
+#include "elfimage.h"
+#include "log.h"
+#include "outfile.h"
+#include "platform.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { KNOWN_FILES = 64 };
+
+struct elfblock {
+    struct outfile file;
+    struct elfimage_layout layout;
+    const char *memory;   /* where offset 0 is in this process */
+    size_t next;          /* offset at which the next name goes */
+    uint32_t file_count;  /* files defined in the line program */
+    struct {
+        size_t offset;    /* of its name; 0: none */
+        uint32_t number;
+    } known[KNOWN_FILES]; /* files defined before, by hash of the name; a newcomer replaces */
+};
+
+static const char *directory;
+
+void elfblock_start(const char *dir)
+{
+    directory = dir;
+}
+
+/* ----------------------------------------------------------------------------------- making a block */
+
+static int write_image(struct elfblock *block, size_t capacity, const char *name)
+{
+    size_t page = platform_page_size();
+    size_t most = (elfimage_size_most(capacity) + page - 1) & ~(page - 1);
+    void *memory;
+    int err = platform_map(most, &memory);
+    if (err)
+        return err;
+
+    /* Two images have the same slots, but never the same name at the same time. */
+    uint64_t salt = platform_now() ^ (uint64_t)getpid() << 44;
+    struct bytes out = bytes_over(memory, most);
+    elfimage_compose(&out, &block->layout, capacity, salt);
+    block->next = block->layout.names;
+    err = out.overflow ? -EOVERFLOW : outfile_create_fixed(&block->file, directory, name);
+    if (!err) {
+        err = outfile_append(&block->file, out.base, out.len);
+        if (err)
+            unlink(block->file.path);
+    }
+    platform_unmap(memory, most);
+    return err;
+}
+
+/* As a library: gdb, dl_iterate_phdr, dladdr and libgcc's unwinder then know it. */
+static const char *load(const struct outfile *file)
+{
+    struct link_map *map = dlopen(file->path, RTLD_NOW | RTLD_LOCAL);
+    if (!map) {
+        const char *reason = dlerror();
+        log_line(LOG_INFO, "cannot load %s: %s", file->path, reason ? reason : "no reason given");
+        return NULL;
+    }
+    return (const char *)map->l_addr;
+}
+
+/* As a plain mapping of the part that is read and executed. */
+static const char *map_only(const struct outfile *file, const struct elfimage_layout *layout)
+{
+    void *memory = mmap(NULL, layout->loaded, PROT_READ | PROT_EXEC, MAP_PRIVATE, file->fd, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+static int bring_in(struct elfblock *block)
+{
+    block->memory = load(&block->file);
+    if (!block->memory)
+        block->memory = map_only(&block->file, &block->layout);
+    if (block->memory)
+        return 0;
+    int err = -errno;
+    unlink(block->file.path);
+    return err;
+}
+
+static int make_block(struct arena_block *block, size_t capacity)
+{
+    static unsigned count;
+    static pid_t counted_for;
+    char name[64];
+
+    if (counted_for != getpid()) {
+        counted_for = getpid();
+        count = 0;
+    }
+    snprintf(name, sizeof name, "pyjd-%d-%u.so", (int)getpid(), ++count);
+    struct elfblock *own = calloc(1, sizeof *own);
+    if (!own)
+        return -ENOMEM;
+    own->file = OUTFILE_CLOSED;
+    int err = write_image(own, capacity, name);
+    if (!err)
+        err = bring_in(own);
+    if (err) {
+        outfile_close(&own->file);
+        free(own);
+        return err;
+    }
+    block->slots = (uint8_t *)own->memory + own->layout.begin[ELFIMAGE_TEXT];
+    block->capacity = capacity;
+    block->names_left = own->layout.end[ELFIMAGE_DEBUG_LINE] - own->layout.names;
+    block->backing_data = own;
+    log_line(LOG_INFO, "writing %s", own->file.path);
+    return 0;
+}
+
+/* The file is the parent's after a fork; and after an error there is nothing to be said in it. */
+static void retire_block(struct arena_block *block)
+{
+    struct elfblock *own = block->backing_data;
+    outfile_close(&own->file);
+}
+
+const struct arena_backing elfblock_backing = {
+    .name = "ELF images", .map = make_block, .retire = retire_block};
+
+/* -------------------------------------------------------------------------------------- publishing */
+
+/* The number that a file has in the line program, or 0 with the place to note it. */
+static uint32_t find_file(const struct elfblock *block, const char *path, size_t *place)
+{
+    *place = bytes_hash(BYTES_HASH_START, path, strlen(path)) % KNOWN_FILES;
+    size_t offset = block->known[*place].offset;
+    bool known = offset && strcmp(block->memory + offset, path) == 0;
+    return known ? block->known[*place].number : 0;
+}
+
+int elfblock_add(const struct arena_slot *slot, const char *symbol, size_t symbol_length,
+                 const char *path, int32_t line)
+{
+    enum { RECORD_MOST = 4096 };
+    struct elfblock *block = slot->block->backing_data;
+    const struct elfimage_layout *layout = &block->layout;
+    uint8_t record[RECORD_MOST];
+    struct bytes out = bytes_over(record, sizeof record);
+    size_t place, symbol_at = 0, path_at = 0;
+
+    uint32_t number = find_file(block, path, &place);
+    struct elfimage_line entry = {
+        .symbol = symbol,
+        .symbol_length = symbol_length,
+        .path = number ? NULL : path,
+        .file = number ? number : block->file_count + 2, /* the symbol's string is one as well */
+        .line = line,
+        .addr = layout->begin[ELFIMAGE_TEXT] + slot->index * ARCH_SLOT_STRIDE,
+    };
+    elfimage_put_line(&out, &entry, &symbol_at, &path_at);
+    if (out.overflow || out.len > layout->end[ELFIMAGE_DEBUG_LINE] - block->next)
+        return -ENOSPC;
+
+    /* The name is in the file before anything refers to it. */
+    int err = outfile_write_at(&block->file, out.base, out.len, block->next);
+    uint32_t st_name = (uint32_t)(block->next + symbol_at - layout->begin[ELFIMAGE_DYNSTR]);
+    if (!err)
+        err = outfile_write_at(&block->file, &st_name, sizeof st_name,
+                               elfimage_name_field(layout, slot->index));
+    if (err)
+        return err;
+    block->file_count += number ? 1 : 2;
+    if (!number) {
+        block->known[place].offset = block->next + path_at;
+        block->known[place].number = entry.file;
+    }
+    block->next += out.len;
+    return 0;
+}
+
+const char *elfblock_path(const struct arena_block *block)
+{
+    const struct elfblock *own = block->backing_data;
+    return own->file.path;
+}
