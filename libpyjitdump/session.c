@@ -53,16 +53,35 @@ static void unlock(void)
 }
 
 /* A fork waits until no other thread is in the middle of a publication, so that the child finds
- * everything whole. An error-checking lock, because a crash handler may fork while its own thread is in
- * here: then the locking fails instead of waiting for ever, and so does the unlocking afterwards. */
-static void start_once(void)
+ * everything whole. The lock is an error-checking one, because a crash handler may fork while its own
+ * thread is in here: then locking fails instead of waiting for ever. Such a lock knows its owner by thread
+ * id, which is another in the child, so there it is made anew rather than unlocked. */
+static bool locked_for_fork;
+
+static void make_lock(void)
 {
     pthread_mutexattr_t attr;
     pthread_mutexattr_init(&attr);
     pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ERRORCHECK);
     pthread_mutex_init(&session.lock, &attr);
     pthread_mutexattr_destroy(&attr);
-    pthread_atfork(lock, unlock, unlock);
+}
+
+static void before_fork(void)
+{
+    locked_for_fork = pthread_mutex_lock(&session.lock) == 0;
+}
+
+static void after_fork_in_parent(void)
+{
+    if (locked_for_fork)
+        unlock();
+}
+
+static void start_once(void)
+{
+    make_lock();
+    pthread_atfork(before_fork, after_fork_in_parent, make_lock);
 
     config_read(&session.config);
     size_t backings = 0;
