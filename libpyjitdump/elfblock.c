@@ -9,6 +9,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <link.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,8 @@ struct elfblock {
     struct outfile file;
     struct elfimage_layout layout;
     const char *memory;   /* where offset 0 is in this process */
+    uint8_t *window;      /* the symbols and names, mapped to be written to; or NULL: by pwrite */
+    size_t window_begin, window_end; /* offsets in the file */
     size_t next;          /* offset at which the next name goes */
     uint32_t file_count;  /* files defined in the line program */
     struct {
@@ -81,16 +84,39 @@ static const char *map_only(const struct outfile *file, const struct elfimage_la
     return memory == MAP_FAILED ? NULL : memory;
 }
 
+/* A second mapping of what changes, since a pwrite into a file that is in large pages of the page cache
+ * takes the kernel several microseconds. perf, eu-stack and gdb take the lowest mapping of a file for the
+ * place where it is loaded, so this one must lie above; it is made first, because Linux goes downwards. */
+static void open_window(struct elfblock *block)
+{
+    size_t page = platform_page_size();
+    void *memory;
+    block->window_begin = block->layout.begin[ELFIMAGE_DYNSYM] & ~(page - 1);
+    block->window_end = (block->layout.loaded + page - 1) & ~(page - 1);
+    if (outfile_map(&block->file, block->window_begin, block->window_end - block->window_begin,
+                    &memory) == 0)
+        block->window = memory;
+}
+
+static void close_window(struct elfblock *block)
+{
+    if (block->window)
+        munmap(block->window, block->window_end - block->window_begin);
+    block->window = NULL;
+}
+
 static int bring_in(struct elfblock *block)
 {
+    open_window(block);
     block->memory = load(&block->file);
     if (!block->memory)
         block->memory = map_only(&block->file, &block->layout);
-    if (block->memory)
-        return 0;
-    int err = -errno;
-    unlink(block->file.path);
-    return err;
+    int err = block->memory ? 0 : -errno;
+    if (err || (const char *)block->window < block->memory)
+        close_window(block);
+    if (err)
+        unlink(block->file.path);
+    return err; /* the descriptor stays open: its lock says that the image is in use */
 }
 
 static int make_block(struct arena_block *block, size_t capacity)
@@ -128,6 +154,7 @@ static int make_block(struct arena_block *block, size_t capacity)
 static void retire_block(struct arena_block *block)
 {
     struct elfblock *own = block->backing_data;
+    own->window = NULL; /* a child has not inherited it; otherwise it stays, to no harm */
     outfile_close(&own->file);
 }
 
@@ -135,6 +162,25 @@ const struct arena_backing elfblock_backing = {
     .name = "ELF images", .map = make_block, .retire = retire_block};
 
 /* -------------------------------------------------------------------------------------- publishing */
+
+static int put_names(struct elfblock *block, const struct bytes *names)
+{
+    if (!block->window)
+        return outfile_write_at(&block->file, names->base, names->len, block->next);
+    memcpy(block->window + (block->next - block->window_begin), names->base, names->len);
+    return 0;
+}
+
+/* Readers see all four bytes or none. */
+static int put_symbol(struct elfblock *block, size_t slot, uint32_t st_name)
+{
+    size_t offset = elfimage_name_field(&block->layout, slot);
+    if (!block->window)
+        return outfile_write_at(&block->file, &st_name, sizeof st_name, offset);
+    _Atomic uint32_t *field = (_Atomic uint32_t *)(block->window + (offset - block->window_begin));
+    atomic_store_explicit(field, st_name, memory_order_release);
+    return 0;
+}
 
 /* The number that a file has in the line program, or 0 with the place to note it. */
 static uint32_t find_file(const struct elfblock *block, const char *path, size_t *place)
@@ -169,11 +215,10 @@ int elfblock_add(const struct arena_slot *slot, const char *symbol, size_t symbo
         return -ENOSPC;
 
     /* The name is in the file before anything refers to it. */
-    int err = outfile_write_at(&block->file, out.base, out.len, block->next);
+    int err = put_names(block, &out);
     uint32_t st_name = (uint32_t)(block->next + symbol_at - layout->begin[ELFIMAGE_DYNSTR]);
     if (!err)
-        err = outfile_write_at(&block->file, &st_name, sizeof st_name,
-                               elfimage_name_field(layout, slot->index));
+        err = put_symbol(block, slot->index, st_name);
     if (err)
         return err;
     block->file_count += number ? 1 : 2;

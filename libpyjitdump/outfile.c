@@ -3,12 +3,15 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 /* Descriptors are moved up here, out of the way of programs that count on the lowest free number. */
@@ -183,6 +186,26 @@ int outfile_write_at(struct outfile *file, const void *data, size_t size, size_t
     if (wrote < 0)
         return -errno;
     return wrote == (ssize_t)size ? 0 : -ENOSPC;
+}
+
+int outfile_map(const struct outfile *file, size_t offset, size_t size, void **out)
+{
+    struct statfs fs;
+    if (fstatfs(file->fd, &fs))
+        return -errno;
+    if (fs.f_type != EXT4_SUPER_MAGIC && fs.f_type != XFS_SUPER_MAGIC && fs.f_type != TMPFS_MAGIC)
+        return -ENOTSUP;
+    void *memory =
+        mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file->fd, (off_t)offset);
+    if (memory == MAP_FAILED)
+        return -errno;
+    if (madvise(memory, size, MADV_DONTFORK)) {
+        int err = -errno;
+        munmap(memory, size);
+        return err;
+    }
+    *out = memory;
+    return 0;
 }
 
 void outfile_close(struct outfile *file)

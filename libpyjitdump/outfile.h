@@ -56,6 +56,12 @@ int outfile_append(struct outfile *file, const void *data, size_t size);
 /* Overwrites bytes within a fixed file. All of them, or as many as fit the limits: an error says so. */
 int outfile_write_at(struct outfile *file, const void *data, size_t size, size_t offset);
 
+/* Maps bytes of a fixed file for reading and writing, so that changing them costs no system call. Only
+ * where a store into a mapped page cannot need space that the file system does not have, for that would be
+ * a SIGBUS: ext4, XFS and tmpfs write in place; a copy-on-write file system is -ENOTSUP. `offset` is a
+ * multiple of the page size. A forked child does not inherit the mapping. */
+int outfile_map(const struct outfile *file, size_t offset, size_t size, void **memory);
+
 /* Closes the descriptor; the file stays. Leaves alone a descriptor that is no longer ours. */
 void outfile_close(struct outfile *file);
 
