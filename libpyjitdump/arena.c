@@ -2,6 +2,7 @@
 
 #include "arch/arch.h"
 #include "log.h"
+#include "outfile.h"
 #include "platform.h"
 
 #include <errno.h>
@@ -71,9 +72,10 @@ int arena_make(struct arena *arena, struct arena_block **made)
             *made = block;
             return 0;
         }
-        log_line(LOG_WARN, "cannot have trampolines in %s: %s", block->backing->name,
-                 strerror(-err));
         remove_backing(arena, block->backing);
+        log_line(LOG_WARN, "no trampolines in %s: %s; going on with %s", block->backing->name,
+                 outfile_explain(err),
+                 arena->backings[0] ? arena->backings[0]->name : "no names for functions");
     }
     free(block);
     return err;

@@ -111,7 +111,7 @@ static int bring_in(struct elfblock *block)
     block->memory = load(&block->file);
     if (!block->memory)
         block->memory = map_only(&block->file, &block->layout);
-    int err = block->memory ? 0 : -errno;
+    int err = block->memory ? 0 : errno == EPERM ? -ENOEXEC : -errno;
     if (err || (const char *)block->window < block->memory)
         close_window(block);
     if (err)

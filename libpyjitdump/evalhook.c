@@ -44,8 +44,8 @@ struct record {
     ptrdiff_t index;                    /* code-extra index of slots */
     py_evaluator ours;                  /* the evaluator we install there */
     py_evaluator beneath;               /* what was there before */
-    bool wanted;                        /* installed, and not removed since */
-    bool buried;                        /* removed while another evaluator was over ours */
+    _Atomic bool wanted;                /* installed, and not removed since */
+    _Atomic bool buried;                /* removed while another evaluator was over ours */
 };
 
 enum { RECORDS_MOST = 1024 };
@@ -101,7 +101,8 @@ static struct record *make_record(struct py_interp *interp)
         r->id = id;
         r->in_use = true;
         r->index = -1;
-        r->wanted = r->buried = false;
+        r->wanted = false;
+        r->buried = false;
         r->beneath = r->ours = NULL;
     }
     return r;
@@ -110,7 +111,7 @@ static struct record *make_record(struct py_interp *interp)
 void evalhook_forget_all(void)
 {
     for (struct record *r = records; r < records + RECORDS_MOST && r->interp; r++)
-        r->in_use = r->wanted = false;
+        r->in_use = false, r->wanted = false;
 }
 
 /* ------------------------------------------------------------------------------------ the evaluator */
@@ -155,8 +156,8 @@ static trampoline make_slot(struct py_object *code, struct record *record)
 }
 
 /* Half-way between naming every frame of deep recursion and leaving C code the stack that it has without
- * us: 1 MiB, a quarter of a small stack. 3.12 counts C recursion in calls, and 256 KiB of them use up a
- * third of what it allows. */
+ * us: 1 MiB below the first Python call in the thread, or a quarter of what is left there. 3.12 counts C
+ * recursion in calls, and 256 KiB of them use up a third of what it allows. */
 static void set_stack_floor(void)
 {
     enum { USUAL = 1 << 20, ON_3_12 = 256 << 10 };
@@ -166,14 +167,13 @@ static void set_stack_floor(void)
     size_t threshold = cpython.minor == 12 ? ON_3_12 : USUAL;
     uintptr_t here = arch_stack_pointer();
 
-    if (platform_stack(&lowest, &size) || here < lowest || here >= lowest + size) {
-        /* A stack of the program's own making: nothing is known of its size. */
-        stack_floor = here - threshold / 4;
-    } else {
-        if (threshold > size / 4)
-            threshold = size / 4;
-        stack_floor = lowest + size - threshold;
-    }
+    /* A stack of the program's own making, of which nothing is known, gets little. */
+    size_t left = 4 * (64 << 10);
+    if (platform_stack(&lowest, &size) == 0 && here >= lowest && here < lowest + size)
+        left = here - lowest;
+    if (threshold > left / 4)
+        threshold = left / 4;
+    stack_floor = here - threshold;
     errno = saved;
 }
 

@@ -227,6 +227,8 @@ const char *outfile_explain(int err)
     case EACCES:
     case EROFS:
         return "the directory cannot be written to; set PYJD_DIR to one that can";
+    case ENOEXEC:
+        return "the file system is mounted noexec; set PYJD_DIR to a directory on another one";
     case ENOSPC:
     case EDQUOT:
         return "the file system is full";

@@ -142,6 +142,19 @@ START_TEST(cstr_is_terminated)
 }
 END_TEST
 
+/* Vectors of FNV-1a's authors (draft-eastlake-fnv, appendix C). */
+START_TEST(hash_is_fnv_1a)
+{
+    ck_assert_uint_eq(bytes_hash(BYTES_HASH_START, "", 0), 0x811c9dc5);
+    ck_assert_uint_eq(bytes_hash(BYTES_HASH_START, "a", 1), 0xe40c292c);
+    ck_assert_uint_eq(bytes_hash(BYTES_HASH_START, "foobar", 6), 0xbf9cf968);
+    uint32_t hash = bytes_hash(BYTES_HASH_START, "foo", 3);
+    ck_assert_uint_eq(bytes_hash(hash, "bar", 3), 0xbf9cf968);
+    ck_assert_uint_eq(bytes_hash(BYTES_HASH_START, "\xff\0", 2), bytes_hash(
+        bytes_hash(BYTES_HASH_START, "\xff", 1), "", 1));
+}
+END_TEST
+
 START_TEST(empty_storage)
 {
     struct bytes b = bytes_over(NULL, 0);
@@ -165,6 +178,7 @@ int main(void)
     tcase_add_test(tcase, align_pads_with_zeros);
     tcase_add_test(tcase, patch_stays_within_what_was_written);
     tcase_add_test(tcase, cstr_is_terminated);
+    tcase_add_test(tcase, hash_is_fnv_1a);
     tcase_add_test(tcase, empty_storage);
     return unit_run(suite);
 }

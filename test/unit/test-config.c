@@ -78,8 +78,10 @@ END_TEST
 
 START_TEST(errno_is_kept)
 {
+    setenv("PYJD_DIR", "/nonexistent", 1);
+    setenv("PYJD_MAX_FUNCTIONS", "99999999999999999999999", 1);
     errno = EXDEV;
-    read_invalid("PYJD_DIR", "/nonexistent", "director");
+    config_read(&config);
     ck_assert_int_eq(errno, EXDEV);
 }
 END_TEST
