@@ -94,7 +94,7 @@ struct pyjd_line {
 
 struct pyjd_code {
     const void *addr;           /* first byte; `size` bytes must be readable during the call */
-    uint32_t size;              /* bytes, from 1 */
+    uint32_t size;              /* bytes, from 1 to PYJD_CODE_SIZE_MAX */
     const char *name;           /* symbol name, UTF-8, NUL-terminated, not empty */
     const struct pyjd_line *lines; /* in order of address, or NULL */
     size_t line_count;
@@ -102,6 +102,8 @@ struct pyjd_code {
     uint32_t unwind_size;       /* bytes of both together, a multiple of 4 */
     uint32_t unwind_hdr_size;   /* bytes of .eh_frame_hdr */
 };
+
+#define PYJD_CODE_SIZE_MAX (64u << 20)
 
 /* Tells every output of a range of code, once it is complete and before it first runs. Addresses in
  * `unwind` are relative, laid out as if .eh_frame began at `addr` + `size` rounded up to 8

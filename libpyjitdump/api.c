@@ -30,7 +30,7 @@ const char *pyjd_version(void)
 
 const char *pyjd_strerror(int error)
 {
-    switch (-error) {
+    switch (error < 0 && error >= -4095 ? -error : error) {
     case 0:
         return "no error";
     case ESRCH:
@@ -85,11 +85,13 @@ int pyjd_get_status(struct pyjd_status *status, size_t size)
     return 0;
 }
 
+enum { LINES_MOST = 4096 };
+
 static int is_valid(const struct pyjd_code *code)
 {
-    if (!code->addr || !code->size || !code->name || !*code->name)
+    if (!code->addr || !code->size || code->size > PYJD_CODE_SIZE_MAX || !code->name || !*code->name)
         return 0;
-    if (code->line_count && !code->lines)
+    if (code->line_count > LINES_MOST || (code->line_count && !code->lines))
         return 0;
     for (size_t i = 0; i < code->line_count; i++)
         if (!code->lines[i].file)
@@ -101,10 +103,10 @@ static int is_valid(const struct pyjd_code *code)
 
 int pyjd_add_code(const struct pyjd_code *code, size_t size)
 {
-    enum { LINES_MOST = 4096, NAME_MAX_BYTES = CODENAME_SYMBOL_MAX - 1 };
+    enum { NAME_MAX_BYTES = CODENAME_SYMBOL_MAX - 1 };
     char name[CODENAME_SYMBOL_MAX];
 
-    if (!code || size != sizeof *code || !is_valid(code) || code->line_count > LINES_MOST)
+    if (!code || size != sizeof *code || !is_valid(code))
         return -EINVAL;
     size_t length = codename_escape(name, NAME_MAX_BYTES, code->name, strlen(code->name), false);
     name[length] = '\0';

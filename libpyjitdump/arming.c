@@ -14,6 +14,7 @@
 
 #include "cpython.h"
 #include "evalhook.h"
+#include "interp.h"
 #include "log.h"
 #include "session.h"
 
@@ -123,7 +124,7 @@ static void add_hook(void);
 /* Runs at the very end of Py_Finalize, when the hooks are gone. */
 static void finalized(void)
 {
-    evalhook_forget_all();
+    interp_forget_all();
     settled = NOBODY;
     add_hook();
 }

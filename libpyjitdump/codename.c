@@ -33,9 +33,14 @@ static size_t escape_one(const char *text, size_t left, char out[8], size_t *siz
         *size = (size_t)sprintf(out, "\\x%02x", next);
         return 2;
     }
-    size_t bytes = c < 0xc0 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
-    if (bytes > left)
-        bytes = left;
+    size_t bytes = c < 0x80 ? 1 : c < 0xc0 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf8 ? 4 : 0;
+    size_t whole = bytes ? 1 : 0;
+    while (whole < bytes && whole < left && ((unsigned char)text[whole] & 0xc0) == 0x80)
+        whole++;
+    if (!whole || whole < bytes) { /* not UTF-8 */
+        *size = (size_t)sprintf(out, "\\x%02x", c);
+        return 1;
+    }
     memcpy(out, text, bytes);
     *size = bytes;
     return bytes;

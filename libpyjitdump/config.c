@@ -110,8 +110,11 @@ static void read_dir(struct config *config)
     const char *value = variable("PYJD_DIR");
     struct stat st;
     if (value) {
-        if (realpath(value, config->dir) && stat(config->dir, &st) == 0 && S_ISDIR(st.st_mode))
+        if (realpath(value, config->dir) && stat(config->dir, &st) == 0 && S_ISDIR(st.st_mode)) {
+            if (strcmp(config->dir, "/") == 0)
+                config->dir[0] = '\0';
             return;
+        }
         log_line(LOG_WARN, "PYJD_DIR=%s is not a directory that can be reached; going on with /tmp",
                  value);
     }

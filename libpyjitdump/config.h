@@ -18,7 +18,8 @@ struct config {
     unsigned outputs;        /* a set of enum config_output */
     bool enable;             /* begin as soon as an interpreter starts */
     uint32_t max_functions;  /* distinct functions that get a slot of their own */
-    char dir[PATH_MAX];      /* absolute, without symbolic links, no slash at the end */
+    char dir[PATH_MAX];      /* absolute, without symbolic links; no slash at the end,
+                              * so the root directory is "" */
 };
 
 enum { CONFIG_MAX_FUNCTIONS_DEFAULT = 1 << 18, CONFIG_MAX_FUNCTIONS_LIMIT = 1 << 24 };

@@ -28,6 +28,7 @@
 #include "evalhook.h"
 
 #include "arch/arch.h"
+#include "interp.h"
 #include "log.h"
 #include "platform.h"
 #include "qualname.h"
@@ -37,20 +38,6 @@
 
 typedef struct py_object *(*trampoline)(void *a, void *b, void *c, py_evaluator target);
 
-struct record {
-    _Atomic(struct py_interp *) interp; /* NULL: the end of the records in use */
-    int64_t id;
-    bool in_use;                        /* false: what follows is not filled in */
-    ptrdiff_t index;                    /* code-extra index of slots */
-    py_evaluator ours;                  /* the evaluator we install there */
-    py_evaluator beneath;               /* what was there before */
-    _Atomic bool wanted;                /* installed, and not removed since */
-    _Atomic bool buried;                /* removed while another evaluator was over ours */
-};
-
-enum { RECORDS_MOST = 1024 };
-
-static struct record records[RECORDS_MOST];
 static evalhook_publisher publish;
 static py_evaluator default_evaluator; /* a copy close to the hot path */
 static py_evaluator fast;              /* of this version; NULL: general only */
@@ -62,57 +49,6 @@ static _Atomic int code_layout, frame_layout;
  * the deep way, which sets it. Initial-exec, so that reading it is one instruction; the library is there
  * from the start of the process, or its few bytes fit what glibc keeps for late comers. */
 static __thread uintptr_t stack_floor __attribute__((tls_model("initial-exec"))) = UINTPTR_MAX;
-
-/* ---------------------------------------------------------------------------------------- records */
-
-static struct record *find_record(struct py_interp *interp)
-{
-    for (struct record *r = records; r < records + RECORDS_MOST; r++) {
-        struct py_interp *known = atomic_load_explicit(&r->interp, memory_order_acquire);
-        if (known == interp)
-            return r;
-        if (!known)
-            return NULL;
-    }
-    return NULL;
-}
-
-static struct record *current_record(void)
-{
-    return find_record(cpython.PyInterpreterState_Get());
-}
-
-/* A record for the calling thread's interpreter: a new one, or that of a dead interpreter which had the
- * same address. Only threads of that interpreter look for it, so it is theirs to fill in once it bears
- * the address. NULL: none left. */
-static struct record *make_record(struct py_interp *interp)
-{
-    int64_t id = cpython.PyInterpreterState_GetID(interp);
-    struct record *r = records;
-    struct py_interp *none = NULL;
-    while (r < records + RECORDS_MOST && r->interp != interp &&
-           !atomic_compare_exchange_strong(&r->interp, &none, interp)) {
-        none = NULL;
-        r++;
-    }
-    if (r == records + RECORDS_MOST)
-        return NULL;
-    if (!r->in_use || r->id != id) {
-        r->id = id;
-        r->in_use = true;
-        r->index = -1;
-        r->wanted = false;
-        r->buried = false;
-        r->beneath = r->ours = NULL;
-    }
-    return r;
-}
-
-void evalhook_forget_all(void)
-{
-    for (struct record *r = records; r < records + RECORDS_MOST && r->interp; r++)
-        r->in_use = false, r->wanted = false;
-}
 
 /* ------------------------------------------------------------------------------------ the evaluator */
 
@@ -137,7 +73,7 @@ static trampoline stored_slot(struct py_object *code, ptrdiff_t index)
 }
 
 /* First call: names, publishes, stores. An exception may be set (throwflag): it is kept out of the way. */
-static trampoline make_slot(struct py_object *code, struct record *record)
+static trampoline make_slot(struct py_object *code, struct interp *interp)
 {
     struct py_object *type, *value, *traceback;
     struct codename name;
@@ -148,7 +84,7 @@ static trampoline make_slot(struct py_object *code, struct record *record)
     void *made = NULL;
     int err = publish(&name, &made);
     trampoline slot = err ? pass_through : (trampoline)made;
-    if (err != -EAGAIN && cpython.Code_SetExtra(code, record->index, (void *)slot))
+    if (err != -EAGAIN && cpython.Code_SetExtra(code, interp->index, (void *)slot))
         cpython.PyErr_Clear(); /* out of memory: the next call tries again */
     cpython.PyErr_Restore(type, value, traceback);
     errno = saved;
@@ -179,18 +115,18 @@ static void set_stack_floor(void)
 
 /* The only place where we are on the stack ourselves. */
 static __attribute__((noinline)) struct py_object *run_deep(void *a, void *b, void *c,
-                                                            struct record *record)
+                                                            struct interp *interp)
 {
-    struct py_interp *interp = record->interp;
-    py_evaluator beneath = record->beneath, now = NULL;
+    struct py_interp *address = interp->address;
+    py_evaluator beneath = interp->beneath, now = NULL;
 
     /* Another evaluator over ours is not ours to replace. */
-    if (!cpython_get_evaluator(interp, &now) || now != record->ours)
+    if (!cpython_get_evaluator(address, &now) || now != interp->ours)
         return beneath(a, b, c);
-    cpython_set_evaluator(interp, beneath);
+    cpython_set_evaluator(address, beneath);
     struct py_object *result = beneath(a, b, c);
-    if (record->wanted && cpython_get_evaluator(interp, &now) && now == beneath)
-        cpython_set_evaluator(interp, record->ours);
+    if (interp->wanted && cpython_get_evaluator(address, &now) && now == beneath)
+        cpython_set_evaluator(address, interp->ours);
     return result;
 }
 
@@ -198,21 +134,21 @@ static __attribute__((noinline)) struct py_object *run_deep(void *a, void *b, vo
  * an evaluator beneath that is not the default one, free-threaded builds. */
 static __attribute__((noinline)) struct py_object *general(void *a, void *b, void *c)
 {
-    struct record *record = current_record();
-    if (!record || !record->beneath)
+    struct interp *interp = interp_current();
+    if (!interp || !interp->beneath)
         return default_evaluator(a, b, c);
     if (stack_floor == UINTPTR_MAX)
         set_stack_floor();
     if (arch_stack_pointer() < stack_floor)
-        return run_deep(a, b, c, record);
+        return run_deep(a, b, c, interp);
 
     struct py_object *code = cpython_frame_code(frame_of(a, b));
-    trampoline slot = stored_slot(code, record->index);
-    if (!slot && record->wanted)
-        slot = make_slot(code, record);
+    trampoline slot = stored_slot(code, interp->index);
+    if (!slot && interp->wanted)
+        slot = make_slot(code, interp);
     if (!slot)
         slot = pass_through;
-    return slot(a, b, c, record->beneath);
+    return slot(a, b, c, interp->beneath);
 }
 
 static inline __attribute__((always_inline)) struct py_object *
@@ -260,35 +196,35 @@ static int refute(_Atomic int *layout, const char *what)
 /* Stands in until the first frame has shown that the layout is right, then makes way. */
 static struct py_object *probe(void *a, void *b, void *c)
 {
-    struct record *record = current_record();
+    struct interp *interp = interp_current();
     struct py_object *type, *value, *traceback;
-    if (!record || !record->beneath)
+    if (!interp || !interp->beneath)
         return default_evaluator(a, b, c);
 
     cpython.PyErr_Fetch(&type, &value, &traceback);
     bool good = cpython_check_frame_layout(frame_of(a, b));
     cpython.PyErr_Restore(type, value, traceback);
 
-    py_evaluator now = NULL, ours = record->beneath;
+    py_evaluator now = NULL, ours = interp->beneath;
     if (good) {
         frame_layout = PROVEN;
-        ours = record->beneath == default_evaluator && record->index == 0 && fast ? fast : general;
+        ours = interp->beneath == default_evaluator && interp->index == 0 && fast ? fast : general;
     } else {
         refute(&frame_layout, "frames");
     }
-    if (cpython_get_evaluator(record->interp, &now) && now == probe)
-        cpython_set_evaluator(record->interp, ours);
-    record->ours = ours;
+    if (cpython_get_evaluator(interp->address, &now) && now == probe)
+        cpython_set_evaluator(interp->address, ours);
+    interp->ours = ours;
     return ours(a, b, c);
 }
 
 /* Code-extra indexes are few and never come back: one per interpreter, kept in its record. */
-static int reserve_index(struct record *record, bool late)
+static int reserve_index(struct interp *interp, bool late)
 {
-    if (record->index >= 0)
+    if (interp->index >= 0)
         return 0;
-    record->index = cpython.RequestCodeExtraIndex(NULL);
-    if (record->index < 0) {
+    interp->index = cpython.RequestCodeExtraIndex(NULL);
+    if (interp->index < 0) {
         cpython.PyErr_Clear();
         log_line(LOG_WARN, "other extensions have taken all code-extra slots of this interpreter; "
                  "doing nothing");
@@ -301,44 +237,44 @@ static int reserve_index(struct record *record, bool late)
     return 0;
 }
 
-static int check_layout(const struct record *record)
+static int check_layout(const struct interp *interp)
 {
-    if (code_layout == UNPROVEN && cpython_check_code_layout(record->index))
+    if (code_layout == UNPROVEN && cpython_check_code_layout(interp->index))
         code_layout = PROVEN;
     if (code_layout != PROVEN)
         return refute(&code_layout, "code objects");
     return frame_layout == REFUTED ? -ENOTSUP : 0;
 }
 
-static int install(struct record *record)
+static int install(struct interp *interp)
 {
     py_evaluator now = NULL;
-    struct py_interp *interp = record->interp;
+    struct py_interp *address = interp->address;
 
-    if (!cpython_get_evaluator(interp, &now))
+    if (!cpython_get_evaluator(address, &now))
         return refute(&code_layout, "interpreters");
     /* Whoever installed an evaluator over ours has kept ours to call, and putting it on top as well
      * would close a circle: waking up is enough. */
-    if (record->buried && now != record->beneath) {
-        record->wanted = true;
+    if (interp->buried && now != interp->beneath) {
+        interp->wanted = true;
         return 0;
     }
-    record->buried = false;
+    interp->buried = false;
     if (cpython_own_perf_is_on()) {
         log_line(LOG_WARN, "CPython's own perf support is on (-X perf, PYTHONPERFSUPPORT or "
                  "PYTHON_PERF_JIT_SUPPORT); standing aside");
         return -EBUSY;
     }
-    int err = reserve_index(record, cpython.Py_IsInitialized());
+    int err = reserve_index(interp, cpython.Py_IsInitialized());
     if (!err)
-        err = check_layout(record);
+        err = check_layout(interp);
     if (err)
         return err;
-    record->beneath = now;
-    bool is_fast = now == default_evaluator && record->index == 0 && fast;
-    record->ours = frame_layout != PROVEN ? probe : is_fast ? fast : general;
-    record->wanted = true;
-    cpython_set_evaluator(interp, record->ours);
+    interp->beneath = now;
+    bool is_fast = now == default_evaluator && interp->index == 0 && fast;
+    interp->ours = frame_layout != PROVEN ? probe : is_fast ? fast : general;
+    interp->wanted = true;
+    cpython_set_evaluator(address, interp->ours);
     return 0;
 }
 
@@ -353,13 +289,13 @@ int evalhook_install(void)
 {
     struct py_object *type, *value, *traceback;
     int saved = errno;
-    struct record *record = make_record(cpython.PyInterpreterState_Get());
-    if (!record)
+    struct interp *interp = interp_make();
+    if (!interp)
         return -ENOMEM;
-    if (record->wanted)
+    if (interp->wanted)
         return 0;
     cpython.PyErr_Fetch(&type, &value, &traceback);
-    int err = install(record);
+    int err = install(interp);
     cpython.PyErr_Restore(type, value, traceback);
     errno = saved;
     return err;
@@ -367,15 +303,15 @@ int evalhook_install(void)
 
 void evalhook_remove(void)
 {
-    struct record *record = current_record();
+    struct interp *interp = interp_current();
     py_evaluator now = NULL;
-    if (!record || !record->wanted)
+    if (!interp || !interp->wanted)
         return;
-    record->wanted = false;
-    if (!cpython_get_evaluator(record->interp, &now))
+    interp->wanted = false;
+    if (!cpython_get_evaluator(interp->address, &now))
         return;
-    if (now == record->ours)
-        cpython_set_evaluator(record->interp, record->beneath);
+    if (now == interp->ours)
+        cpython_set_evaluator(interp->address, interp->beneath);
     else
-        record->buried = now != record->beneath; /* as it is during deep recursion */
+        interp->buried = now != interp->beneath; /* as it is during deep recursion */
 }

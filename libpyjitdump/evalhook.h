@@ -1,8 +1,5 @@
 /* evalhook: the frame evaluator (PEP 523) that puts a trampoline under each Python function.
  *
- * One record per interpreter: which evaluator was there before ours, and whether ours is in. Records are
- * found by the interpreter's id, since addresses come round again.
- *
  * All functions need the GIL (an attached thread state) of the interpreter they speak of.
  */
 #ifndef PYJD_EVALHOOK_H
@@ -27,8 +24,5 @@ int evalhook_install(void);
 /* Puts back what was there. If another evaluator was installed over ours, ours stays beneath it and
  * steps aside. Idempotent. */
 void evalhook_remove(void);
-
-/* Every interpreter is gone, or about to go: forget them. */
-void evalhook_forget_all(void);
 
 #endif

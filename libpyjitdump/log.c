@@ -2,8 +2,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static enum log_level most = LOG_WARN;
@@ -19,6 +23,23 @@ void log_start(void)
 void log_set_level(enum log_level level)
 {
     most = level;
+}
+
+/* Where nobody reads stderr any more, a write raises SIGPIPE; what the program does about that signal is
+ * not meant for us. A write that fails has nowhere to be reported. */
+static void write_quietly(const char *line, size_t length)
+{
+    sigset_t pipe_signal, before, pending;
+    sigemptyset(&pipe_signal);
+    sigaddset(&pipe_signal, SIGPIPE);
+    sigpending(&pending);
+    bool was_pending = sigismember(&pending, SIGPIPE);
+    if (pthread_sigmask(SIG_BLOCK, &pipe_signal, &before))
+        return;
+    ssize_t wrote = write(STDERR_FILENO, line, length);
+    if (wrote < 0 && errno == EPIPE && !was_pending)
+        sigtimedwait(&pipe_signal, NULL, &(struct timespec){0});
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 void log_line(enum log_level level, const char *format, ...)
@@ -41,9 +62,7 @@ void log_line(enum log_level level, const char *format, ...)
             if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f)
                 line[i] = '?';
         line[length++] = '\n';
-        /* A log that cannot be written has nowhere to be reported. */
-        ssize_t ignored = write(STDERR_FILENO, line, length);
-        (void)ignored;
+        write_quietly(line, length);
     }
     errno = saved;
 }

@@ -77,6 +77,20 @@ static int remove_stale(const char *path)
     return unlink(path) && errno != ENOENT ? -errno : 0;
 }
 
+/* Opens a file of this process' own that `st` describes. */
+static int open_shared(struct outfile *file, const struct stat *st)
+{
+    int fd = open(file->path, O_WRONLY | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    int err = adopt(file, fd, OUTFILE_SHARED);
+    if (!err && (file->dev != st->st_dev || file->ino != st->st_ino)) {
+        outfile_close(file);
+        err = -ESTALE;
+    }
+    return err;
+}
+
 static int create(struct outfile *file, const char *dir, const char *name,
                   enum outfile_kind kind)
 {
@@ -89,10 +103,9 @@ static int create(struct outfile *file, const char *dir, const char *name,
     if (lstat(file->path, &st) == 0) {
         if (!S_ISREG(st.st_mode) || st.st_uid != geteuid())
             return -EPERM;
-        if (kind == OUTFILE_SHARED && process_has_open(&st)) {
-            int fd = open(file->path, O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC);
-            return fd < 0 ? -errno : adopt(file, fd, OUTFILE_SHARED);
-        }
+        /* More names than one: somebody may have linked a file that matters to this process here. */
+        if (kind == OUTFILE_SHARED && st.st_nlink == 1 && process_has_open(&st))
+            return open_shared(file, &st);
         int err = remove_stale(file->path);
         if (err)
             return err;
@@ -234,9 +247,11 @@ const char *outfile_explain(int err)
         return "the file system is full";
     case EFBIG:
         return "the limit on file sizes (ulimit -f) is reached";
-    case ESTALE:
     case ENOENT:
-        return "the program closed the file's descriptor, and the file is no longer there";
+        return "the directory, or the file whose descriptor the program has closed, is not there any "
+               "more";
+    case ESTALE:
+        return "the name leads to another file by now";
     default:
         return strerror(-err);
     }

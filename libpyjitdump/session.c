@@ -322,6 +322,12 @@ int session_add_foreign(const struct sink_code *code)
 
 /* ------------------------------------------------------------------------------------------ status */
 
+static void put_path(char out[PATH_MAX], const struct sink *sink)
+{
+    bool is_open = session.pid == getpid() && is_on(sink);
+    snprintf(out, PATH_MAX, "%s", is_open ? sink->path() : "");
+}
+
 void session_get_status(struct session_status *status)
 {
     int saved = errno;
@@ -335,10 +341,9 @@ void session_get_status(struct session_status *status)
         status->arena_bytes += session.arena.blocks[i]->capacity * ARCH_SLOT_STRIDE;
     status->wanted = session.config.outputs;
     status->failed = session.failed;
-    bool own_files = session.pid == getpid();
-    snprintf(status->image_path, PATH_MAX, "%s", own_files ? sink_elf.path() : "");
-    snprintf(status->jitdump_path, PATH_MAX, "%s", own_files ? sink_jitdump.path() : "");
-    snprintf(status->map_path, PATH_MAX, "%s", own_files ? sink_perfmap.path() : "");
+    put_path(status->image_path, &sink_elf);
+    put_path(status->jitdump_path, &sink_jitdump);
+    put_path(status->map_path, &sink_perfmap);
     unlock();
     errno = saved;
 }

@@ -49,7 +49,7 @@ struct sink {
      * child has something to say, and then an `add` for all it inherited. */
     void (*drop)(void);
 
-    /* The absolute path of the file being written, "" when there is none. */
+    /* The absolute path of the file that is written, or could not be; "" when there is none. */
     const char *(*path)(void);
 };
 

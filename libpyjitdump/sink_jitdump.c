@@ -185,7 +185,7 @@ static int jitdump_open(const struct config *config)
 
 static const char *jitdump_path(void)
 {
-    return file.fd < 0 ? "" : file.path;
+    return file.path;
 }
 
 const struct sink sink_jitdump = {

@@ -45,7 +45,7 @@ static void perfmap_drop(void)
 
 static const char *perfmap_path(void)
 {
-    return file.fd < 0 ? "" : file.path;
+    return file.path;
 }
 
 const struct sink sink_perfmap = {

@@ -156,9 +156,12 @@ perf_event() {
   return "$status"
 }
 
+# may BIT: whether this process has a capability, by its number in capability.h.
+may() { ((16#$(awk '/^CapEff:/ {print $2}' /proc/self/status) >> $1 & 1)); }
+
 # why_no_perf LOG: what perf said, the likely cause, and the cure.
 why_no_perf() {
-  local setting=/proc/sys/kernel/perf_event_paranoid level capabilities
+  local setting=/proc/sys/kernel/perf_event_paranoid level
   echo "perf cannot record here. It said:"
   grep -vE '^ *$|^Error:$' "$1" | head -n 3 | sed 's/^/    /'
   if [ ! -e "$setting" ]; then
@@ -166,9 +169,8 @@ why_no_perf() {
     return
   fi
   level=$(cat "$setting")
-  capabilities=$(awk '/^CapEff:/ {print $2}' /proc/self/status)
-  # Bit 21 is CAP_SYS_ADMIN, bit 38 CAP_PERFMON (Linux 5.8).
-  if ((16#$capabilities >> 21 & 1 || 16#$capabilities >> 38 & 1)); then
+  # CAP_SYS_ADMIN; CAP_PERFMON, from Linux 5.8 on.
+  if may 21 || may 38; then
     echo "The kernel grants it (perf_event_paranoid is $level, and this process is privileged), so a seccomp filter,"
     echo "a security module or the hypervisor refuses. In a container: --security-opt seccomp=unconfined."
   elif [ "$(id -u)" -eq 0 ]; then

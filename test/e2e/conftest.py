@@ -51,6 +51,14 @@ def python(request):
     return request.param
 
 
+def since(*version):
+    """Decorates a test that makes sense from this version of CPython on: only those get it as `python`."""
+    chosen = [python for python in PYTHONS if python.version >= version]
+    nothing = pytest.mark.skip("there is no CPython %d.%d or later here" % version)
+    return pytest.mark.parametrize("python", chosen or [pytest.param(None, marks=nothing)],
+                                   ids=chosen and interpreters.name)
+
+
 @pytest.fixture(scope="session")
 def any_python():
     """One interpreter, for what does not depend on which: the newest."""

@@ -111,6 +111,14 @@ class Target:
         assert (self.process.returncode, out, err) == (0, b"", b"")
 
 
+def address(target, qualname):
+    """Where a function's trampoline is in the process."""
+    path, symbol = target.find(qualname)
+    with open("/proc/%d/maps" % target.pid) as maps:
+        begin = min(int(line.partition("-")[0], 16) for line in maps if line.rstrip().endswith(path))
+    return begin + symbol.offset
+
+
 @pytest.fixture
 def start_target(runner):
     """start_target(python, **environment): a Target, that is ended after the test."""

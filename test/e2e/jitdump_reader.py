@@ -8,9 +8,9 @@ genelf.c; for the unwind data LSB Core 5.0, sections 10.5 to 10.7, and DWARF 5, 
 
     jitdump_reader.py FILE...           prints a summary of each; exit status 1 if one is wrong
 
-Stricter than perf in what the library promises beyond the format: the order DEBUG_INFO,
-UNWINDING_INFO, LOAD for each function, code bytes that no two functions share, no overlap between the
-ranges that `perf inject` maps, no CODE_CLOSE, and a file that ends where a function ends.
+Stricter than perf in what the library promises: for each function DEBUG_INFO, UNWINDING_INFO and LOAD
+in this order, code bytes of its own, no overlap between the ranges that `perf inject` maps, no CLOSE
+record, and a file that ends where a function ends.
 """
 import collections
 import os

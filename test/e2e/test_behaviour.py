@@ -6,6 +6,8 @@ import signal
 
 import pytest
 
+from conftest import since
+
 
 def both(runner, python, code, *args, **options):
     """The program without and with the library: (status, out, err) of each."""
@@ -182,15 +184,26 @@ else:
 """
 
 
-@pytest.mark.parametrize("where", ["main", "thread"])
 @pytest.mark.parametrize("depth", [5000, 20000, 100000])
-def test_deep_recursion(runner, python, depth, where):
-    """From 3.11 on Python calls take no C stack, and with an evaluator they do: 20,000 calls are 12 MB of a
-    main thread's 8. Before 3.11 the C stack is the limit anyway, so only what fits is comparable there."""
-    if python.version < (3, 11) and where == "main" and depth > 5000:
-        pytest.skip("before 3.11 a main thread's stack ends there without us too")
-    bare, preloaded = both(runner, python, DEEP, str(depth), where)
-    assert preloaded == bare
+def test_deep_recursion_in_a_thread(runner, python, depth):
+    """With a stack large enough for any way of calling."""
+    bare, preloaded = both(runner, python, DEEP, str(depth), "thread")
+    assert bare[:2] == (0, b"%d\n" % depth) and preloaded == bare
+
+
+def test_recursion_in_the_main_thread(runner, python):
+    """As deep as 8 MB of C stack let every version go."""
+    bare, preloaded = both(runner, python, DEEP, "5000", "main")
+    assert bare[:2] == (0, b"5000\n") and preloaded == bare
+
+
+@since(3, 11)
+@pytest.mark.parametrize("depth", [20000, 100000])
+def test_deep_recursion_in_the_main_thread(runner, python, depth):
+    """From 3.11 on Python calls take no C stack, and with an evaluator about 600 bytes each: 20,000 of
+    them would be 12 MB of the main thread's 8."""
+    bare, preloaded = both(runner, python, DEEP, str(depth), "main")
+    assert bare[:2] == (0, b"%d\n" % depth) and preloaded == bare
 
 
 def test_names_are_there_after_deep_recursion(runner, python):

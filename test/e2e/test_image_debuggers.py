@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from image_tools import (TARGET, WAITING, Target, first_lines, output, python_names, start_target,  # noqa: F401
+from image_tools import (TARGET, WAITING, address, first_lines, output, python_names, start_target,  # noqa: F401
                          symbol_frames, tool, wait_for)
 
 EU_STACK_FRAME = r"^#\d+\s+0x[0-9a-f]+ (\S.*)$"
@@ -58,14 +58,6 @@ def test_eu_stack(start_target, python):
         check_stack(eu_stack("-p", target.pid), EU_STACK_FRAME)
         target.do("grow", 1500)     # more images
     target.finish()
-
-
-def address(target, qualname):
-    """Where a function's trampoline is in the process."""
-    path, symbol = target.find(qualname)
-    with open("/proc/%d/maps" % target.pid) as maps:
-        begin = min(int(line.partition("-")[0], 16) for line in maps if line.rstrip().endswith(path))
-    return begin + symbol.offset
 
 
 def test_gdb(start_target, python):

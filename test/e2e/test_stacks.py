@@ -10,6 +10,7 @@ import pytest
 import calltree
 import interpreters
 import perf as perf_module
+from conftest import PYTHONS
 from perf import python_function, reaches_start
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -150,7 +151,7 @@ def test_map_alone(runner, perf, python, record_property):
     judge(perf.samples(data), told, python, map_fault, record_property)
 
 
-FRAME_POINTERS = [python for python in interpreters.find() if python.frame_pointers]
+FRAME_POINTERS = [python for python in PYTHONS if python.frame_pointers]
 
 
 @pytest.mark.parametrize("python", FRAME_POINTERS or [None], ids=FRAME_POINTERS and interpreters.name)

@@ -1,8 +1,11 @@
 """Switching on and off: PYJD_ENABLE, pyjd_enable() and pyjd_disable() from inside the program, CPython's
 own perf support, and subinterpreters."""
+import os
 import re
 
 import pytest
+
+from conftest import since
 
 # The public interface, for Python programs that are preloaded. PyDLL keeps the GIL, as the header asks.
 API = """
@@ -152,36 +155,39 @@ print(s.functions, s.overflowed)
     assert 20 <= len(runner.names(result.pid)) <= 21
 
 
-def supports_perf(runner, python, flag):
-    code = "import sys; sys.exit(not sys.is_stack_trampoline_active())"
-    return python.version >= (3, 12) and runner.run(
-        [python.path, *flag, "-c", code], preload=False, env={"PYTHONUNBUFFERED": "1"}).status == 0
-
-
-@pytest.mark.parametrize("how", ["-X perf", "PYTHONPERFSUPPORT", "-X perf_jit", "PYTHON_PERF_JIT_SUPPORT"])
-def test_stands_aside_for_cpythons_own(runner, python, how):
-    """Another evaluator there at start-up is fatal to -X perf: one line, and nothing done."""
-    if python.version < (3, 12) or (python.version < (3, 13) and "jit" in how.lower()):
-        pytest.skip("CPython %d.%d has no %s" % (python.version[:2] + (how,)))
-    flags, env = (how.split(), {}) if how.startswith("-X") else ([], {how: "1"})
-    bare = runner.python(python, PERF_PROGRAM, flags=flags, env=env, preload=False)
-    if bare.out.split()[:1] != [b"True"]:
-        pytest.skip("%s is built without perf support: %r" % (python.path, bare))
-    result = runner.python(python, PERF_PROGRAM, flags=flags, env=env)
-    assert (result.status, result.out) == (0, bare.out)
-    assert re.fullmatch(rb"pyjitdump: [^\n]*perf[^\n]*\n", result.err), result.err
-    assert not runner.dump_path(result.pid).exists()
-    if "jit" not in how.lower():
-        # The map is CPython's, as without us.
-        names = runner.map_path(result.pid).read_text()
-        assert "py::f:" in names and names.count("py::f:") == 1
-
-
 PERF_PROGRAM = """
 import sys
 def f(): return 42
 print(sys.is_stack_trampoline_active(), f())
 """
+
+
+def stands_aside(runner, python, how):
+    flags, env = (how.split(), {}) if how.startswith("-X") else ([], {how: "1"})
+    bare = runner.python(python, PERF_PROGRAM, flags=flags, env=env, preload=False)
+    if bare.out != b"True 42\n":
+        pytest.skip("%s is built without perf support: %r" % (python.path, bare))
+    result = runner.python(python, PERF_PROGRAM, flags=flags, env=env)
+    assert (result.status, result.out) == (0, bare.out)
+    assert re.fullmatch(rb"pyjitdump: [^\n]*perf[^\n]*\n", result.err), result.err
+    assert os.listdir(runner.directory) == ["program.py"]
+    return result
+
+
+@since(3, 12)
+@pytest.mark.parametrize("how", ["-X perf", "PYTHONPERFSUPPORT"])
+def test_stands_aside_for_cpythons_map(runner, python, how):
+    """Another evaluator there at start-up is fatal to -X perf: one line, and nothing done."""
+    result = stands_aside(runner, python, how)
+    # The map is CPython's, as without us.
+    assert runner.map_path(result.pid).read_text().count("py::f:") == 1
+
+
+@since(3, 13)
+@pytest.mark.parametrize("how", ["-X perf_jit", "PYTHON_PERF_JIT_SUPPORT"])
+def test_stands_aside_for_cpythons_jitdump(runner, python, how):
+    result = stands_aside(runner, python, how)
+    assert not runner.wrote(runner.map_path(result.pid))
 
 
 SUBINTERPRETERS = """
@@ -211,10 +217,9 @@ in_main_again()
     assert {"in_main", "in_main_again", "in_sub_0", "in_sub_1", "in_sub_2"} <= names
 
 
+@since(3, 12)
 def test_subinterpreters_at_once(runner, python):
     """From 3.12 on they run in parallel, each with a GIL of its own: publication needs its own lock."""
-    if python.version < (3, 12):
-        pytest.skip("before 3.12 all interpreters share one GIL")
     result = runner.quiet(python, SUBINTERPRETERS + """
 CODE = '''
 for i in range(400):

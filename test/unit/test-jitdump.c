@@ -355,7 +355,7 @@ START_TEST(marker_is_executable)
     ck_assert_int_eq(unit_mappings_of(path), 1);
     sink_jitdump.drop();
     ck_assert_str_eq(marker(), "");
-    ck_assert_str_eq(sink_jitdump.path(), "");
+    ck_assert_ptr_nonnull(strstr(sink_jitdump.path(), "/jit-")); /* what it was */
     sink_jitdump.drop();
 }
 END_TEST
@@ -389,7 +389,7 @@ START_TEST(failed_open_leaves_nothing)
     int lowest = dup(0);
     close(lowest);
     ck_assert_int_eq(sink_jitdump.open(&config), -EPERM);
-    ck_assert_str_eq(sink_jitdump.path(), "");
+    ck_assert_ptr_nonnull(strstr(sink_jitdump.path(), "/jit-")); /* for the log line */
     ck_assert_str_eq(marker(), "");
     ck_assert_int_eq(dup(0), lowest);
 }

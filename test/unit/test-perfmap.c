@@ -138,7 +138,7 @@ START_TEST(name_is_taken)
     unit_write(target, "precious");
     ck_assert_int_eq(symlink(target, path), 0);
     ck_assert_int_eq(sink_perfmap.open(&config), -EPERM);
-    ck_assert_str_eq(sink_perfmap.path(), "");
+    ck_assert_ptr_nonnull(strstr(sink_perfmap.path(), "/perf-")); /* for the log line */
     ck_assert(unit_holds(target, "precious"));
 }
 END_TEST
@@ -148,7 +148,7 @@ START_TEST(drop_and_open_again)
     ck_assert_int_eq(sink_perfmap.open(&config), 0);
     ck_assert_int_eq(add(0x1000, 1, "ours", 4), 0);
     sink_perfmap.drop();
-    ck_assert_str_eq(sink_perfmap.path(), "");
+    ck_assert_ptr_nonnull(strstr(sink_perfmap.path(), "/perf-")); /* what it was */
     sink_perfmap.drop(); /* nothing there */
     ck_assert(unit_holds(path, "1000 1 ours\n"));
     ck_assert_int_eq(sink_perfmap.open(&config), 0);
