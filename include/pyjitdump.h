@@ -108,7 +108,8 @@ struct pyjd_code {
 /* Tells every output of a range of code, once it is complete and before it first runs. Addresses in
  * `unwind` are relative, laid out as if .eh_frame began at `addr` + `size` rounded up to 8
  * (jitdump-specification.txt of the Linux perf tool, JIT_CODE_UNWINDING_INFO). Control characters in
- * `name` are escaped. The range must never hold other code afterwards: a perf map has no time.
+ * `name` are escaped. perf maps `unwind` behind the code, so the next range must be no nearer than
+ * `size` rounded up to 8 plus `unwind_size` rounded up to 16. The range must never hold other code afterwards: a perf map has no time.
  *
  * Works with and without Python, enabled or not. Copies what it needs.
  * Thread rule: any thread, no GIL needed; not from a signal handler.

@@ -25,11 +25,11 @@ struct elfblock {
     uint8_t *window;      /* the symbols and names, mapped to be written to; or NULL: by pwrite */
     size_t window_begin, window_end; /* offsets in the file */
     size_t next;          /* offset at which the next name goes */
-    uint32_t file_count;  /* files defined in the line program */
+    uint32_t next_file;   /* the number that this name gets in the list */
     struct {
         size_t offset;    /* of its name; 0: none */
         uint32_t number;
-    } known[KNOWN_FILES]; /* files defined before, by hash of the name; a newcomer replaces */
+    } known[KNOWN_FILES]; /* files listed before, by hash of the name; a newcomer replaces */
 };
 
 static const char *directory;
@@ -55,6 +55,7 @@ static int write_image(struct elfblock *block, size_t capacity, const char *name
     struct bytes out = bytes_over(memory, most);
     elfimage_compose(&out, &block->layout, capacity, salt);
     block->next = block->layout.names;
+    block->next_file = ELFIMAGE_FIRST_FILE;
     err = out.overflow ? -EOVERFLOW : outfile_create_fixed(&block->file, directory, name);
     if (!err) {
         err = outfile_append(&block->file, out.base, out.len);
@@ -119,22 +120,33 @@ static int bring_in(struct elfblock *block)
     return err; /* the descriptor stays open: its lock says that the image is in use */
 }
 
-static int make_block(struct arena_block *block, size_t capacity)
+/* The first name that is not one of an image which this process made before it called exec, and which its
+ * samples of that time need. */
+static int write_under_new_name(struct elfblock *own, size_t capacity)
 {
     static unsigned count;
     static pid_t counted_for;
     char name[64];
+    int err;
 
     if (counted_for != getpid()) {
         counted_for = getpid();
         count = 0;
     }
-    snprintf(name, sizeof name, "pyjd-%d-%u.so", (int)getpid(), ++count);
+    do {
+        snprintf(name, sizeof name, "pyjd-%d-%u.so", (int)getpid(), ++count);
+        err = write_image(own, capacity, name);
+    } while (err == -EEXIST);
+    return err;
+}
+
+static int make_block(struct arena_block *block, size_t capacity)
+{
     struct elfblock *own = calloc(1, sizeof *own);
     if (!own)
         return -ENOMEM;
     own->file = OUTFILE_CLOSED;
-    int err = write_image(own, capacity, name);
+    int err = write_under_new_name(own, capacity);
     if (!err)
         err = bring_in(own);
     if (err) {
@@ -144,7 +156,7 @@ static int make_block(struct arena_block *block, size_t capacity)
     }
     block->slots = (uint8_t *)own->memory + own->layout.begin[ELFIMAGE_TEXT];
     block->capacity = capacity;
-    block->names_left = own->layout.end[ELFIMAGE_DEBUG_LINE] - own->layout.names;
+    block->names_left = own->layout.names_end - own->layout.names;
     block->backing_data = own;
     log_line(LOG_INFO, "writing %s", own->file.path);
     return 0;
@@ -171,6 +183,16 @@ static int put_names(struct elfblock *block, const struct bytes *names)
     return 0;
 }
 
+static int put_line(struct elfblock *block, size_t slot, uint64_t word)
+{
+    size_t offset = elfimage_line_field(&block->layout, slot);
+    if (!block->window)
+        return outfile_write_at(&block->file, &word, sizeof word, offset);
+    _Atomic uint64_t *field = (_Atomic uint64_t *)(block->window + (offset - block->window_begin));
+    atomic_store_explicit(field, word, memory_order_release);
+    return 0;
+}
+
 /* Readers see all four bytes or none. */
 static int put_symbol(struct elfblock *block, size_t slot, uint32_t st_name)
 {
@@ -182,7 +204,7 @@ static int put_symbol(struct elfblock *block, size_t slot, uint32_t st_name)
     return 0;
 }
 
-/* The number that a file has in the line program, or 0 with the place to note it. */
+/* The number that a file has in the list, or 0 with the place to note it. */
 static uint32_t find_file(const struct elfblock *block, const char *path, size_t *place)
 {
     *place = bytes_hash(BYTES_HASH_START, path, strlen(path)) % KNOWN_FILES;
@@ -194,38 +216,35 @@ static uint32_t find_file(const struct elfblock *block, const char *path, size_t
 int elfblock_add(const struct arena_slot *slot, const char *symbol, size_t symbol_length,
                  const char *path, int32_t line)
 {
-    enum { RECORD_MOST = 4096 };
+    enum { NAMES_MOST = 4096 };
     struct elfblock *block = slot->block->backing_data;
-    const struct elfimage_layout *layout = &block->layout;
-    uint8_t record[RECORD_MOST];
-    struct bytes out = bytes_over(record, sizeof record);
-    size_t place, symbol_at = 0, path_at = 0;
+    uint8_t names[NAMES_MOST];
+    struct bytes out = bytes_over(names, sizeof names);
+    size_t place;
 
-    uint32_t number = find_file(block, path, &place);
-    struct elfimage_line entry = {
-        .symbol = symbol,
-        .symbol_length = symbol_length,
-        .path = number ? NULL : path,
-        .file = number ? number : block->file_count + 2, /* the symbol's string is one as well */
-        .line = line,
-        .addr = layout->begin[ELFIMAGE_TEXT] + slot->index * ARCH_SLOT_STRIDE,
-    };
-    elfimage_put_line(&out, &entry, &symbol_at, &path_at);
-    if (out.overflow || out.len > layout->end[ELFIMAGE_DEBUG_LINE] - block->next)
+    uint32_t file = path ? find_file(block, path, &place) : ELFIMAGE_NO_FILE;
+    elfimage_put_name(&out, symbol, symbol_length);
+    size_t path_at = block->next + out.len;
+    if (!file)
+        elfimage_put_name(&out, path, strlen(path));
+    if (out.overflow || out.len > block->layout.names_end - block->next)
         return -ENOSPC;
+    uint32_t first = block->next_file; /* the symbol's number; a new path has the one behind it */
 
-    /* The name is in the file before anything refers to it. */
+    /* What is referred to is in the file before anything refers to it. */
+    size_t st_name = block->next - block->layout.begin[ELFIMAGE_DYNSTR];
     int err = put_names(block, &out);
-    uint32_t st_name = (uint32_t)(block->next + symbol_at - layout->begin[ELFIMAGE_DYNSTR]);
     if (!err)
-        err = put_symbol(block, slot->index, st_name);
+        err = put_line(block, slot->index, elfimage_line_word(file ? file : first + 1, line));
+    if (!err)
+        err = put_symbol(block, slot->index, (uint32_t)st_name);
     if (err)
         return err;
-    block->file_count += number ? 1 : 2;
-    if (!number) {
-        block->known[place].offset = block->next + path_at;
-        block->known[place].number = entry.file;
+    if (!file) {
+        block->known[place].offset = path_at;
+        block->known[place].number = first + 1;
     }
+    block->next_file += file ? 1 : 2;
     block->next += out.len;
     return 0;
 }

@@ -19,8 +19,9 @@ extern const struct arena_backing elfblock_backing;
 /* The directory for images; `dir` must stay. */
 void elfblock_start(const char *dir);
 
-/* Publishes the function of a slot: two writes. `names_needed` of elfimage.h must have been taken from the
- * block for it. */
+/* Publishes the function of a slot; `path` and `line` are NULL and 0 where it is in no file. elfimage_names_needed() bytes of the block must have been taken for
+ * it. Three stores into a mapping of the image, or, on a file system where that is not safe, three
+ * pwrites. */
 int elfblock_add(const struct arena_slot *slot, const char *symbol, size_t symbol_length,
                  const char *path, int32_t line);
 

@@ -4,7 +4,9 @@
 #include "ehframe.h"
 #include "platform.h"
 
+#include <limits.h>
 #include <string.h>
+#include <unistd.h>
 
 /* DWARF 4, sections 7.21, 7.5.4 and 7.12; and 7.7.1 for the line number unit's version. */
 enum {
@@ -15,12 +17,12 @@ enum {
     DW_LNS_set_basic_block = 7,
     DW_LNE_end_sequence = 1,
     DW_LNE_set_address = 2,
-    DW_LNE_define_file = 3,
     DW_TAG_compile_unit = 0x11,
     DW_AT_stmt_list = 0x10,
     DW_AT_low_pc = 0x11,
     DW_AT_high_pc = 0x12,
     DW_AT_language = 0x13,
+    DW_AT_comp_dir = 0x1b,
     DW_AT_producer = 0x25,
     DW_FORM_addr = 0x01,
     DW_FORM_data8 = 0x07,
@@ -31,30 +33,10 @@ enum {
     DWARF_VERSION = 4,
 };
 
-/* Bytes of names and line program a slot has on average; a block whose share is used up is left. */
-enum { NAMES_PER_SLOT = 192, LINE_PROGRAM_MOST = 48 };
+/* Bytes of names a slot has on average; a block whose share is used up is left. */
+enum { NAMES_PER_SLOT = 160 };
 
 enum { PHDR_COUNT = 5, DYN_COUNT = 6 };
-
-static void put_uleb(struct bytes *b, uint64_t value)
-{
-    do {
-        uint8_t low = value & 0x7f;
-        value >>= 7;
-        bytes_u8(b, value ? low | 0x80 : low);
-    } while (value);
-}
-
-static void put_sleb(struct bytes *b, int64_t value)
-{
-    bool more = true;
-    while (more) {
-        uint8_t low = value & 0x7f;
-        value >>= 7;
-        more = !((value == 0 && !(low & 0x40)) || (value == -1 && (low & 0x40)));
-        bytes_u8(b, more ? low | 0x80 : low);
-    }
-}
 
 static void begin(struct bytes *b, struct elfimage_layout *l, int section, size_t alignment)
 {
@@ -103,12 +85,27 @@ static void put_symbols(struct bytes *b, struct elfimage_layout *l)
     l->end[ELFIMAGE_DYNSYM] = b->len;
 }
 
-/* .dynstr begins with the empty string and, like every string table, ends with NUL; .debug_line is what
- * lies between. */
-static void put_names(struct bytes *b, struct elfimage_layout *l)
+static void put_line_record(struct bytes *b, uint64_t addr)
+{
+    static const uint8_t set_address[] = {0, 1 + sizeof addr, DW_LNE_set_address};
+    static const uint8_t rest[] = {DW_LNS_copy, DW_LNS_advance_pc, ARCH_SLOT_SIZE,
+                                   0, 1, DW_LNE_end_sequence};
+    size_t start = b->len;
+    bytes_put(b, set_address, sizeof set_address);
+    bytes_u64(b, addr);
+    bytes_fill(b, DW_LNS_set_basic_block, start + ELFIMAGE_LINE_WORD - 1 - b->len);
+    bytes_u8(b, DW_LNS_set_file);
+    bytes_u64(b, elfimage_line_word(ELFIMAGE_NO_FILE, 0));
+    bytes_put(b, rest, sizeof rest);
+    bytes_fill(b, DW_LNS_set_basic_block, start + ELFIMAGE_LINE_RECORD - b->len);
+}
+
+/* .dynstr begins with the empty string, as it must. */
+static void put_names_and_lines(struct bytes *b, struct elfimage_layout *l)
 {
     static const uint8_t operands[] = {0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1}; /* of opcodes 1 to 12 */
-    size_t room = l->capacity * NAMES_PER_SLOT;
+    enum { END_OF_LIST = 5 }; /* of the last name: NUL, three bytes; and the empty name */
+    static const char no_file[] = "<no function yet>";
 
     begin(b, l, ELFIMAGE_DYNSTR, 8);
     bytes_zeros(b, 4);
@@ -125,14 +122,18 @@ static void put_names(struct bytes *b, struct elfimage_layout *l)
     bytes_u8(b, sizeof operands + 1);      /* opcode_base */
     bytes_put(b, operands, sizeof operands);
     bytes_u8(b, 0);                        /* no include_directories */
-    bytes_u8(b, 0);                        /* no file_names: the program defines them */
-    bytes_patch_u32(b, header_length, (uint32_t)(b->len - header_length - 4));
+    elfimage_put_name(b, no_file, sizeof no_file - 1);
     l->names = b->len;
-    bytes_fill(b, DW_LNS_set_basic_block, room);
+    bytes_fill(b, '.', l->capacity * NAMES_PER_SLOT);
+    bytes_fill(b, '.', -(b->len + END_OF_LIST) & 7); /* the line records are aligned */
+    l->names_end = b->len - 1;
+    bytes_zeros(b, END_OF_LIST);
+    l->end[ELFIMAGE_DYNSTR] = l->lines = b->len;
+    bytes_patch_u32(b, header_length, (uint32_t)(b->len - header_length - 4));
+    for (size_t i = 0; i < l->capacity && !b->overflow; i++)
+        put_line_record(b, l->begin[ELFIMAGE_TEXT] + i * ARCH_SLOT_STRIDE);
     bytes_patch_u32(b, unit, (uint32_t)(b->len - unit - 4));
-    l->end[ELFIMAGE_DEBUG_LINE] = b->len;
-    bytes_u8(b, 0);
-    l->end[ELFIMAGE_DYNSTR] = l->loaded = b->len;
+    l->end[ELFIMAGE_DEBUG_LINE] = l->loaded = b->len;
 }
 
 static void put_dynamic(struct bytes *b, struct elfimage_layout *l)
@@ -154,12 +155,14 @@ static void put_debug(struct bytes *b, struct elfimage_layout *l)
 {
     static const uint8_t abbreviation[] = {
         1, DW_TAG_compile_unit, 0, /* no children */
-        DW_AT_producer, DW_FORM_string, DW_AT_language, DW_FORM_data2,
+        DW_AT_producer, DW_FORM_string, DW_AT_comp_dir, DW_FORM_string,
+        DW_AT_language, DW_FORM_data2,
         DW_AT_low_pc, DW_FORM_addr, DW_AT_high_pc, DW_FORM_data8,
         DW_AT_stmt_list, DW_FORM_sec_offset, 0, 0,
         0,
     };
     static const char producer[] = "libpyjitdump " PYJD_VERSION;
+    char directory[PATH_MAX];
 
     begin(b, l, ELFIMAGE_DEBUG_ABBREV, 1);
     bytes_put(b, abbreviation, sizeof abbreviation);
@@ -172,6 +175,10 @@ static void put_debug(struct bytes *b, struct elfimage_layout *l)
     bytes_u8(b, sizeof(uint64_t));                              /* address_size */
     bytes_u8(b, 1);                                             /* the abbreviation above */
     bytes_put(b, producer, sizeof producer);
+    /* Where file names that are relative begin. libdw of 2026 takes it for granted that there is one. */
+    if (!getcwd(directory, sizeof directory))
+        strcpy(directory, "/");
+    bytes_cstr(b, directory, strlen(directory));
     bytes_u16(b, DW_LANG_Python);
     bytes_u64(b, l->begin[ELFIMAGE_TEXT]);
     bytes_u64(b, l->end[ELFIMAGE_TEXT] - l->begin[ELFIMAGE_TEXT]);
@@ -179,6 +186,20 @@ static void put_debug(struct bytes *b, struct elfimage_layout *l)
     l->end[ELFIMAGE_DEBUG_INFO] = b->len;
     bytes_patch_u32(b, l->begin[ELFIMAGE_DEBUG_INFO],
                     (uint32_t)(b->len - l->begin[ELFIMAGE_DEBUG_INFO] - 4));
+
+    /* DWARF 4, section 6.1.2: readers that look up addresses begin here. */
+    enum { ARANGES_REST = 2 + 4 + 1 + 1 + 4 + 4 * sizeof(uint64_t) };
+    begin(b, l, ELFIMAGE_DEBUG_ARANGES, 16);
+    bytes_u32(b, ARANGES_REST);
+    bytes_u16(b, 2);                                            /* version */
+    bytes_u32(b, 0);                                            /* the only compilation unit */
+    bytes_u8(b, sizeof(uint64_t));                              /* address_size */
+    bytes_u8(b, 0);                                             /* segment_size */
+    bytes_align(b, 16);
+    bytes_u64(b, l->begin[ELFIMAGE_TEXT]);
+    bytes_u64(b, l->end[ELFIMAGE_TEXT] - l->begin[ELFIMAGE_TEXT]);
+    bytes_zeros(b, 2 * sizeof(uint64_t));
+    l->end[ELFIMAGE_DEBUG_ARANGES] = b->len;
 }
 
 static void put_section_headers(struct bytes *b, struct elfimage_layout *l)
@@ -200,6 +221,7 @@ static void put_section_headers(struct bytes *b, struct elfimage_layout *l)
         [ELFIMAGE_DEBUG_LINE] = {".debug_line", SHT_PROGBITS, 0, 0, 0, 1, 0},
         [ELFIMAGE_DEBUG_ABBREV] = {".debug_abbrev", SHT_PROGBITS, 0, 0, 0, 1, 0},
         [ELFIMAGE_DEBUG_INFO] = {".debug_info", SHT_PROGBITS, 0, 0, 0, 1, 0},
+        [ELFIMAGE_DEBUG_ARANGES] = {".debug_aranges", SHT_PROGBITS, 0, 0, 0, 16, 0},
         [ELFIMAGE_SHSTRTAB] = {".shstrtab", SHT_STRTAB, 0, 0, 0, 1, 0},
     };
     uint32_t names[ELFIMAGE_SECTIONS];
@@ -264,8 +286,9 @@ static void put_headers(struct bytes *b, const struct elfimage_layout *l)
 
 size_t elfimage_size_most(size_t capacity)
 {
-    enum { PER_SLOT = ARCH_SLOT_STRIDE + EHFRAME_ENTRY_MOST + 4 + sizeof(Elf64_Sym) + NAMES_PER_SLOT };
-    return capacity * PER_SLOT + 2 * platform_page_size() + 4096;
+    enum { PER_SLOT = ARCH_SLOT_STRIDE + EHFRAME_ENTRY_MOST + 4 + sizeof(Elf64_Sym) + NAMES_PER_SLOT +
+           ELFIMAGE_LINE_RECORD };
+    return capacity * PER_SLOT + 2 * platform_page_size() + PATH_MAX + 4096;
 }
 
 void elfimage_compose(struct bytes *out, struct elfimage_layout *layout, size_t capacity,
@@ -276,7 +299,7 @@ void elfimage_compose(struct bytes *out, struct elfimage_layout *layout, size_t 
     put_text(out, layout, salt);
     put_unwind(out, layout);
     put_symbols(out, layout);
-    put_names(out, layout);
+    put_names_and_lines(out, layout);
     put_dynamic(out, layout);
     put_debug(out, layout);
     put_section_headers(out, layout);
@@ -288,40 +311,35 @@ void elfimage_compose(struct bytes *out, struct elfimage_layout *layout, size_t 
 
 size_t elfimage_names_needed(size_t symbol_length, size_t path_length)
 {
-    return symbol_length + path_length + LINE_PROGRAM_MOST;
+    enum { BEHIND_A_NAME = 4 };
+    return symbol_length + BEHIND_A_NAME + path_length + BEHIND_A_NAME;
 }
 
-static void put_extended(struct bytes *b, uint8_t opcode, size_t operand_size)
+void elfimage_put_name(struct bytes *b, const char *name, size_t length)
 {
-    bytes_u8(b, 0);
-    put_uleb(b, operand_size + 1);
-    bytes_u8(b, opcode);
-}
-
-/* Returns where the name is. */
-static size_t put_define_file(struct bytes *b, const char *name, size_t length)
-{
-    put_extended(b, DW_LNE_define_file, length + 4);
-    size_t at = b->len;
     bytes_cstr(b, name, length);
-    bytes_zeros(b, 3); /* directory, time, length: not known */
-    return at;
+    bytes_zeros(b, 3); /* directory, time and length of the file: not known */
 }
 
-void elfimage_put_line(struct bytes *b, const struct elfimage_line *line, size_t *symbol_at,
-                       size_t *path_at)
+/* LEB128 of a fixed size: a value takes as many bytes as it is given (DWARF 4, section 7.6). */
+static void put_padded_leb(uint8_t *out, size_t size, uint32_t value)
 {
-    *symbol_at = put_define_file(b, line->symbol, line->symbol_length);
-    if (line->path)
-        *path_at = put_define_file(b, line->path, strlen(line->path));
-    bytes_u8(b, DW_LNS_set_file);
-    put_uleb(b, line->file);
-    put_extended(b, DW_LNE_set_address, sizeof line->addr);
-    bytes_u64(b, line->addr);
-    bytes_u8(b, DW_LNS_advance_line);
-    put_sleb(b, (int64_t)line->line - 1); /* a sequence begins at line 1 */
-    bytes_u8(b, DW_LNS_copy);
-    bytes_u8(b, DW_LNS_advance_pc);
-    put_uleb(b, ARCH_SLOT_SIZE);
-    put_extended(b, DW_LNE_end_sequence, 0);
+    for (size_t i = 0; i < size; i++)
+        out[i] = (uint8_t)((value >> (7 * i) & 0x7f) | (i + 1 < size ? 0x80 : 0));
+}
+
+uint64_t elfimage_line_word(uint32_t file, int32_t line)
+{
+    enum { FILE_SIZE = 3, FILE_MOST = 1 << 21, LINE_MOST = 1 << 27 };
+    uint8_t bytes[sizeof(uint64_t)];
+    uint64_t word;
+    if (file >= FILE_MOST || line < 0 || line >= LINE_MOST) {
+        file = ELFIMAGE_NO_FILE;
+        line = 0;
+    }
+    put_padded_leb(bytes, FILE_SIZE, file);
+    bytes[FILE_SIZE] = DW_LNS_advance_line;
+    put_padded_leb(bytes + FILE_SIZE + 1, sizeof bytes - FILE_SIZE - 1, (uint32_t)(line - 1));
+    memcpy(&word, bytes, sizeof word);
+    return word;
 }

@@ -13,10 +13,12 @@
  *   ..          .hash           r-x     nbucket 1, nchain: the number of symbols; the chain is empty
  *   ..          .dynsym         r-x     the null symbol, one symbol a slot
  *   ..          .dynstr         r-x     names ...
- *   (same)      .debug_line     r-x     ... and the line number program, in the same bytes: see below
+ *   (same)      .debug_line     r-x     ... which are a part of this section too, and go on to
+ *   ..          (same)          r-x     the line number program, a record of 32 bytes a slot: see below
  *   page        .dynamic        rw-     relocated in place by older versions of glibc
  *   ..          .debug_abbrev   -
  *   ..          .debug_info     -       one compilation unit over all of .text
+ *   ..          .debug_aranges  -       that the unit is there
  *   ..          .shstrtab       -
  *   ..          section headers -
  *
@@ -25,15 +27,25 @@
  * A symbol's address, size and section stand from the beginning; it has no name, which makes readers pass
  * it over, until publishing writes st_name: four aligned bytes, there or not there.
  *
- * One region. Publishing appends to the line program (DWARF 4, section 6.2.5)
+ * One list of names. A line number unit's header (DWARF 4, section 6.2.4) ends with a list of files, each
+ * "NAME\0" and three bytes, and an empty name. Here its last file has a name of as many dots as there is room
+ * left. A function's symbol, and its file unless that is listed already, are written over the first of the
+ * dots, and st_name points to the symbol in there: names and files are one write, and the list is valid at
+ * every moment. (DW_LNE_define_file would need no such list, but libdw takes the length of an extended
+ * instruction for one byte, and names of 123 bytes and more go wrong.)
  *
- *     DW_LNE_define_file  "py::f:/srv/app.py"      the symbol's name: st_name points to this string
- *     DW_LNE_define_file  "/srv/app.py"            unless this file was defined before
- *     DW_LNS_set_file, DW_LNE_set_address, DW_LNS_advance_line, DW_LNS_copy,
- *     DW_LNS_advance_pc, DW_LNE_end_sequence
+ * One record a slot in the line number program, all of the same size and there from the beginning:
  *
- * so that a name and its line are one write, and what is not used yet is filled with an instruction that
- * does nothing (DW_LNS_set_basic_block), which makes the program valid at every moment.
+ *     0    00 09 02 ADDRESS             DW_LNE_set_address
+ *     11   07 07 07 07                  DW_LNS_set_basic_block: does nothing, and aligns what follows
+ *     15   04 FILE                      DW_LNS_set_file, 3 bytes of ULEB128
+ *     19   03 LINE                      DW_LNS_advance_line, 4 bytes of SLEB128; a sequence begins at 1
+ *     24   01                           DW_LNS_copy
+ *     25   02 SIZE                      DW_LNS_advance_pc, to the end of the function
+ *     27   00 01 01                     DW_LNE_end_sequence
+ *     30   07 07
+ *
+ * Publishing writes the eight aligned bytes from 16 on. Before that they say line 0, which is "none".
  *
  * The file has no build-id: tools that cache by build-id would keep a copy without later names.
  *
@@ -51,15 +63,22 @@
 enum elfimage_section {
     ELFIMAGE_NULL, ELFIMAGE_TEXT, ELFIMAGE_EH_FRAME, ELFIMAGE_EH_FRAME_HDR, ELFIMAGE_HASH,
     ELFIMAGE_DYNSYM, ELFIMAGE_DYNSTR, ELFIMAGE_DYNAMIC, ELFIMAGE_DEBUG_LINE, ELFIMAGE_DEBUG_ABBREV,
-    ELFIMAGE_DEBUG_INFO, ELFIMAGE_SHSTRTAB, ELFIMAGE_SECTIONS
+    ELFIMAGE_DEBUG_INFO, ELFIMAGE_DEBUG_ARANGES, ELFIMAGE_SHSTRTAB, ELFIMAGE_SECTIONS
 };
+
+enum { ELFIMAGE_LINE_RECORD = 32, ELFIMAGE_LINE_WORD = 16 };
+
+/* The list of names begins with one that stands for no file, and begins counting at 1. */
+enum { ELFIMAGE_NO_FILE = 1, ELFIMAGE_FIRST_FILE = 2 };
 
 /* Where everything is in the file. */
 struct elfimage_layout {
     size_t capacity;                 /* slots */
     size_t begin[ELFIMAGE_SECTIONS]; /* by section, its first byte ... */
     size_t end[ELFIMAGE_SECTIONS];   /* ... and the one behind its last */
-    size_t names;                    /* where the first name goes */
+    size_t names;                    /* where the first name to come goes */
+    size_t names_end;                /* names leave one dot of the last file's name */
+    size_t lines;                    /* the first slot's line record */
     size_t loaded;                   /* end of the r-x part */
     size_t headers;                  /* the section headers */
 };
@@ -72,24 +91,23 @@ size_t elfimage_size_most(size_t capacity);
 void elfimage_compose(struct bytes *out, struct elfimage_layout *layout, size_t capacity,
                       uint64_t salt);
 
-/* What a symbol's name and line need in the region of names, at most. */
+/* What a function's names need in the list, at most. */
 size_t elfimage_names_needed(size_t symbol_length, size_t path_length);
 
-/* One function's part of the line program. */
-struct elfimage_line {
-    const char *symbol;
-    size_t symbol_length;
-    const char *path;        /* of the file; NULL: `file` is defined already */
-    uint32_t file;           /* its number in the line program */
-    int32_t line;
-    uint64_t addr;           /* of the slot, as offset in the image */
-};
+/* Appends one name to the list. */
+void elfimage_put_name(struct bytes *out, const char *name, size_t length);
 
-/* Appends it. *symbol_at and *path_at are where these strings begin in `out`. */
-void elfimage_put_line(struct bytes *out, const struct elfimage_line *line, size_t *symbol_at,
-                       size_t *path_at);
+/* The eight bytes of a slot's line record. `file` is the number of a name in the list, counted from 1; a
+ * number or a line that does not fit (2^21 and 2^27) gives "none". */
+uint64_t elfimage_line_word(uint32_t file, int32_t line);
 
-/* Where the st_name of a slot's symbol is in the file. */
+/* Where a slot's eight bytes are in the file, */
+static inline size_t elfimage_line_field(const struct elfimage_layout *layout, size_t slot)
+{
+    return layout->lines + slot * ELFIMAGE_LINE_RECORD + ELFIMAGE_LINE_WORD;
+}
+
+/* and the st_name of its symbol. */
 static inline size_t elfimage_name_field(const struct elfimage_layout *layout, size_t slot)
 {
     return layout->begin[ELFIMAGE_DYNSYM] + (slot + 1) * sizeof(Elf64_Sym) +

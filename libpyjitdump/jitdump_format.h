@@ -41,6 +41,7 @@ enum {
     JITDUMP_MAGIC = 0x4A695444,
     JITDUMP_VERSION = 1,
     JITDUMP_HEADER_SIZE = 40,
+    JITDUMP_TIME_AT = 24, /* of the header's timestamp */
 
     JITDUMP_LOAD = 0,
     JITDUMP_DEBUG_INFO = 2,

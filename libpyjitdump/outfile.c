@@ -1,5 +1,7 @@
 #include "outfile.h"
 
+#include "platform.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -42,8 +44,8 @@ static int adopt(struct outfile *file, int fd, enum outfile_kind kind)
     file->kind = kind;
     file->dev = st.st_dev;
     file->ino = st.st_ino;
-    if (kind != OUTFILE_SHARED)
-        flock(fd, LOCK_EX | LOCK_NB); /* where locks are not supported, nobody is told */
+    file->size_before = st.st_size;
+    flock(fd, LOCK_EX | LOCK_NB); /* where locks are not supported, nobody is told */
     return 0;
 }
 
@@ -64,26 +66,32 @@ static bool process_has_open(const struct stat *st)
     return found;
 }
 
-/* Makes room under the name: removes a dead process' file. */
-static int remove_stale(const char *path)
+/* True while a process holds the file. */
+static bool is_in_use(const char *path)
 {
     int fd = open(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (fd >= 0) {
-        int busy = flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
-        close(fd);
-        if (busy)
-            return -EBUSY;
-    }
-    return unlink(path) && errno != ENOENT ? -errno : 0;
+    if (fd < 0)
+        return false;
+    bool in_use = flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
+    close(fd);
+    return in_use;
 }
 
-/* Opens a file of this process' own that `st` describes. */
-static int open_shared(struct outfile *file, const struct stat *st)
+/* True for a file of a program that this process was before it called exec: a dead process' file is older
+ * than this process. */
+static bool is_of_this_process(const struct stat *st)
 {
-    int fd = open(file->path, O_WRONLY | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    double start = platform_process_start();
+    return start > 0 && (double)st->st_mtim.tv_sec + (double)st->st_mtim.tv_nsec / 1e9 >= start;
+}
+
+/* Opens a file of this process' own that `st` describes, to append to it. */
+static int open_existing(struct outfile *file, const struct stat *st, enum outfile_kind kind)
+{
+    int fd = open(file->path, O_RDWR | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
         return -errno;
-    int err = adopt(file, fd, OUTFILE_SHARED);
+    int err = adopt(file, fd, kind);
     if (!err && (file->dev != st->st_dev || file->ino != st->st_ino)) {
         outfile_close(file);
         err = -ESTALE;
@@ -91,29 +99,69 @@ static int open_shared(struct outfile *file, const struct stat *st)
     return err;
 }
 
-static int create(struct outfile *file, const char *dir, const char *name,
-                  enum outfile_kind kind)
+/* What to do about a file that has the name already: 0: it is removed; 1: share it; or an error. */
+static int settle_existing(const struct outfile *file, const struct stat *st, enum outfile_kind kind)
+{
+    if (!S_ISREG(st->st_mode) || st->st_uid != geteuid())
+        return -EPERM;
+    /* More names than one: somebody may have linked a file that matters to this process here. */
+    if (kind == OUTFILE_SHARED && st->st_nlink == 1 && process_has_open(st))
+        return 1;
+    if (is_in_use(file->path))
+        return -EBUSY;
+    if (kind == OUTFILE_FIXED && is_of_this_process(st))
+        return -EEXIST;
+    return unlink(file->path) && errno != ENOENT ? -errno : 0;
+}
+
+static int make_path(struct outfile *file, const char *dir, const char *name)
+{
+    int length = snprintf(file->path, sizeof file->path, "%s/%s", dir, name);
+    return length < 0 || (size_t)length >= sizeof file->path ? -ENAMETOOLONG : 0;
+}
+
+static int create(struct outfile *file, const char *dir, const char *name, enum outfile_kind kind)
 {
     struct stat st;
     *file = OUTFILE_CLOSED;
-    int length = snprintf(file->path, sizeof file->path, "%s/%s", dir, name);
-    if (length < 0 || (size_t)length >= sizeof file->path)
-        return -ENAMETOOLONG;
-
+    int err = make_path(file, dir, name);
+    if (err)
+        return err;
     if (lstat(file->path, &st) == 0) {
-        if (!S_ISREG(st.st_mode) || st.st_uid != geteuid())
-            return -EPERM;
-        /* More names than one: somebody may have linked a file that matters to this process here. */
-        if (kind == OUTFILE_SHARED && st.st_nlink == 1 && process_has_open(&st))
-            return open_shared(file, &st);
-        int err = remove_stale(file->path);
-        if (err)
-            return err;
+        int settled = settle_existing(file, &st, kind);
+        if (settled)
+            return settled < 0 ? settled : open_existing(file, &st, kind);
     }
     /* Readable too: the jitdump's marker is a mapping of it. */
     int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
     int fd = open(file->path, flags | (kind == OUTFILE_FIXED ? 0 : O_APPEND), 0600);
     return fd < 0 ? -errno : adopt(file, fd, kind);
+}
+
+static bool begins_with(int fd, const void *start, size_t size)
+{
+    char found[64];
+    return size <= sizeof found && pread(fd, found, size, 0) == (ssize_t)size &&
+           memcmp(found, start, size) == 0;
+}
+
+int outfile_continue(struct outfile *file, const char *dir, const char *name, const void *start,
+                     size_t size)
+{
+    struct stat st;
+    *file = OUTFILE_CLOSED;
+    int err = make_path(file, dir, name);
+    if (err)
+        return err;
+    if (lstat(file->path, &st) || !S_ISREG(st.st_mode) || st.st_uid != geteuid() ||
+        st.st_nlink != 1 || is_in_use(file->path) || !is_of_this_process(&st))
+        return -ENOENT;
+    err = open_existing(file, &st, OUTFILE_OWN);
+    if (!err && !begins_with(file->fd, start, size)) {
+        outfile_close(file);
+        err = -ENOENT;
+    }
+    return err;
 }
 
 int outfile_create(struct outfile *file, const char *dir, const char *name)
@@ -181,8 +229,10 @@ int outfile_append(struct outfile *file, const void *data, size_t size)
     if (wrote == (ssize_t)size)
         return 0;
     err = wrote < 0 ? -errno : -ENOSPC;
-    /* A part of a record spoils what follows. Another writer's lines are not ours to cut. */
-    if (wrote > 0 && file->kind != OUTFILE_SHARED && ftruncate(file->fd, before))
+    /* A part of a record spoils what follows. What another writer has put behind it is not ours to cut. */
+    struct stat st;
+    if (wrote > 0 && fstat(file->fd, &st) == 0 && st.st_size == before + wrote &&
+        ftruncate(file->fd, before))
         err = -errno;
     return err;
 }
@@ -233,13 +283,12 @@ const char *outfile_explain(int err)
     switch (-err) {
     case EPERM:
         return "the name is taken by another user's file or by something that is not a regular "
-               "file; remove it, or set PYJD_DIR to a directory of your own";
+               "file; remove it";
     case EBUSY:
-        return "a process of another container is writing a file of that name; set PYJD_DIR to a "
-               "directory of this container's own";
+        return "a living process of another container, with the same id, has a file of that name";
     case EACCES:
     case EROFS:
-        return "the directory cannot be written to; set PYJD_DIR to one that can";
+        return "the directory cannot be written to";
     case ENOEXEC:
         return "the file system is mounted noexec; set PYJD_DIR to a directory on another one";
     case ENOSPC:

@@ -29,6 +29,7 @@ enum outfile_kind {
 struct outfile {
     int fd;                /* -1: not open */
     enum outfile_kind kind;
+    off_t size_before;     /* bytes it had when it was opened: 0 for one created */
     dev_t dev;             /* with ino: which file it is */
     ino_t ino;
     char path[PATH_MAX];   /* absolute */
@@ -36,18 +37,26 @@ struct outfile {
 
 #define OUTFILE_CLOSED ((struct outfile){.fd = -1})
 
-/* Creates DIR/NAME, empty, with O_APPEND, O_CLOEXEC and mode 0600. A regular file of this user under
- * that name is a dead process' whose id has come round again, and is replaced, unless a process that
- * is still alive (in another pid namespace) holds it: -EBUSY. What belongs to somebody else or is not
- * a regular file is left alone: -EPERM. */
+/* Creates DIR/NAME, empty, with O_APPEND, O_CLOEXEC and mode 0600. What may be there already:
+ *   - a regular file of this user: of a dead process whose id has come round again, or of the program that
+ *     this process was before it called exec; it is replaced
+ *   - one that a living process, in another pid namespace, holds: -EBUSY
+ *   - anything else: it is left alone, -EPERM */
 int outfile_create(struct outfile *file, const char *dir, const char *name);
 
-/* The same, except that a file this very process has open already (another JIT's perf map) is opened
+/* Opens the file that this process wrote under that name before it called exec, to append to it: one of this
+ * user, younger than the process, with no other name, that nobody has open, and that begins with the `size`
+ * bytes at `start`, 64 at most. -ENOENT: there is none. */
+int outfile_continue(struct outfile *file, const char *dir, const char *name, const void *start,
+                     size_t size);
+
+/* The same as outfile_create, except that a file that this very program has open already (another JIT's perf map) is opened
  * to append to. */
 int outfile_create_shared(struct outfile *file, const char *dir, const char *name);
 
 /* The same as outfile_create, for a file whose size does not change once it is written: without O_APPEND,
- * for which pwrite(2) on Linux ignores the offset. outfile_append writes its content, once. */
+ * for which pwrite(2) on Linux ignores the offset. outfile_append writes its content, once. -EEXIST: this
+ * process wrote it before it called exec. */
 int outfile_create_fixed(struct outfile *file, const char *dir, const char *name);
 
 /* Appends all of it or, as far as the file system lets us take it back, nothing. Never raises SIGXFSZ. */

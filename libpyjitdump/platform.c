@@ -1,7 +1,10 @@
 #include "platform.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -20,6 +23,34 @@ uint64_t platform_now(void)
     clock_gettime(CLOCK_MONOTONIC, &ts);
     uint64_t now = (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
     return now ? now : 1;
+}
+
+static double seconds(clockid_t clock)
+{
+    struct timespec ts = {0};
+    clock_gettime(clock, &ts);
+    return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+}
+
+double platform_process_start(void)
+{
+    enum { FIELDS_BEFORE = 19 }; /* between the name and starttime, field 22 of proc_pid_stat(5) */
+    char text[1024];
+    int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+    ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (fd >= 0)
+        close(fd);
+    if (length <= 0)
+        return 0;
+    text[length] = '\0';
+    const char *at = strrchr(text, ')'); /* the name may hold anything, and ends here */
+    for (int i = 0; at && i <= FIELDS_BEFORE; i++)
+        at = strchr(at + 1, ' ');
+    long ticks = sysconf(_SC_CLK_TCK);
+    if (!at || ticks <= 0)
+        return 0;
+    double started = (double)strtoull(at, NULL, 10) / (double)ticks;
+    return seconds(CLOCK_REALTIME) - seconds(CLOCK_BOOTTIME) + started;
 }
 
 pid_t platform_tid(void)

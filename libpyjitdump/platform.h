@@ -14,6 +14,10 @@
 /* Nanoseconds of CLOCK_MONOTONIC, the clock of `perf record -k 1`. Never 0. */
 uint64_t platform_now(void);
 
+/* When this process was forked, in seconds of CLOCK_REALTIME; exec does not change it. 0: not known. Keep
+ * in mind that the kernel counts in clock ticks of 10 ms. */
+double platform_process_start(void);
+
 /* The kernel's id of the calling thread. */
 pid_t platform_tid(void);
 

@@ -113,8 +113,9 @@ static bool is_on(const struct sink *sink)
 static void switch_off(const struct sink *sink, int err)
 {
     const char *path = sink->path();
-    log_line(LOG_WARN, "%s is off: %s%s%s", sink->name, path, *path ? ": " : "",
-             outfile_explain(err));
+    const char *advice = sink == &sink_perfmap ? "" : " (PYJD_DIR chooses another directory)";
+    log_line(LOG_WARN, "%s is off: %s%s%s%s", sink->name, path, *path ? ": " : "",
+             outfile_explain(err), advice);
     sink->drop();
     session.failed |= sink->output;
     /* What an image cannot name, perf can still find in a perf map, if it is in anonymous memory. */
@@ -143,7 +144,7 @@ static void announce_slot(const struct registry_entry *entry)
         .name = entry->symbol,
         .name_length = entry->symbol_length,
         .lines = &line,
-        .line_count = 1,
+        .line_count = *file && entry->line > 0, /* or it is nowhere in particular */
         .unwind = session.unwind,
         .unwind_size = session.unwind_size,
         .unwind_hdr_size = EHFRAME_HDR_SIZE,

@@ -21,8 +21,9 @@ static int elf_add(const struct sink_code *code)
     if (!block || block->backing != &elfblock_backing || block->retired)
         return 0;
     newest = elfblock_path(block);
-    return elfblock_add(code->slot, code->name, code->name_length, code->lines->file,
-                        code->lines->line);
+    bool has_line = code->line_count > 0;
+    return elfblock_add(code->slot, code->name, code->name_length,
+                        has_line ? code->lines->file : NULL, has_line ? code->lines->line : 0);
 }
 
 /* A forked child reads its parent's image on; the arena sees to it that nothing is written there. */

@@ -27,7 +27,8 @@ enum { RECORDS_USUAL = 4096 };
 
 static struct outfile file = OUTFILE_CLOSED;
 static void *marker = MAP_FAILED;
-static pid_t pid; /* of the process that the file is for */
+static pid_t pid;            /* of the process that the file is for */
+static uint64_t first_index; /* what is added to indexes: those below are of the program before exec */
 
 static void put_prefix(struct bytes *b, uint32_t id, uint64_t now)
 {
@@ -82,7 +83,7 @@ static void put_load(struct bytes *b, const struct sink_code *code, uint64_t now
     bytes_u64(b, code->addr); /* vma */
     bytes_u64(b, code->addr);
     bytes_u64(b, code->size);
-    bytes_u64(b, code->index);
+    bytes_u64(b, first_index + code->index);
     bytes_cstr(b, code->name, code->name_length);
     bytes_put(b, (const void *)(uintptr_t)code->addr, code->size);
     close_record(b, start);
@@ -128,10 +129,9 @@ static int jitdump_add(const struct sink_code *code)
     return err;
 }
 
-static int put_header(void)
+static struct bytes make_header(uint8_t header[JITDUMP_HEADER_SIZE])
 {
-    uint8_t header[JITDUMP_HEADER_SIZE];
-    struct bytes b = bytes_over(header, sizeof header);
+    struct bytes b = bytes_over(header, JITDUMP_HEADER_SIZE);
     bytes_u32(&b, JITDUMP_MAGIC);
     bytes_u32(&b, JITDUMP_VERSION);
     bytes_u32(&b, JITDUMP_HEADER_SIZE);
@@ -140,7 +140,7 @@ static int put_header(void)
     bytes_u32(&b, (uint32_t)pid);
     bytes_u64(&b, platform_now());
     bytes_u64(&b, 0);
-    return outfile_append(&file, b.base, b.len);
+    return b;
 }
 
 /* An executable mapping is refused on a noexec file system. A readable one serves all the same when
@@ -171,11 +171,19 @@ static void jitdump_drop(void)
 static int jitdump_open(const struct config *config)
 {
     char name[64];
+    uint8_t bytes[JITDUMP_HEADER_SIZE];
     pid = getpid();
     snprintf(name, sizeof name, "jit-%d.dump", (int)pid);
-    int err = outfile_create(&file, config->dir, name);
-    if (!err)
-        err = put_header();
+    struct bytes header = make_header(bytes);
+    /* A program that this process was before it called exec has samples of its own, whose names are in its
+     * records: they stay. The header is the same up to its time. */
+    int err = outfile_continue(&file, config->dir, name, bytes, JITDUMP_TIME_AT);
+    if (err == -ENOENT) {
+        err = outfile_create(&file, config->dir, name);
+        if (!err)
+            err = outfile_append(&file, header.base, header.len);
+    }
+    first_index = (uint64_t)file.size_before; /* more than there are records before */
     if (!err)
         err = map_marker();
     if (err)

@@ -37,6 +37,7 @@ SAME_FLOOR = {
     'sink_elf': ['sink', 'elfblock'],
     'elfimage': ['ehframe'],
     'config': ['log'],
+    'outfile': ['platform'],
     'arch/arch': ['arch/x86_64', 'arch/aarch64'],
     'arch/x86_64': ['arch/arch'],
     'arch/aarch64': ['arch/arch'],

@@ -51,7 +51,8 @@ is_there() {
 raise SystemExit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' >/dev/null 2>&1 ;;
     binutils) have readelf ;;
     elfutils) have eu-stack ;;
-    git | gdb | shellcheck | debootstrap) have "$1" ;;
+    llvm) have llvm-symbolizer ;;
+    git | gdb | bpftrace | shellcheck | debootstrap) have "$1" ;;
     *) dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed ;;
   esac
 }

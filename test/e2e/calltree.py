@@ -1,7 +1,8 @@
 """What workload.py calls, as data: which Python function may stand directly under which in a stack.
 
 Names are qualified names as co_qualname has them. Functions of the standard library are one node,
-STDLIB, however many of them follow each other: what they call among themselves differs between versions.
+STDLIB, however many of them follow each other: what they call among themselves differs between
+versions.
 """
 import functools
 
@@ -69,7 +70,8 @@ PATHS = """
     hashing > Ordered.__eq__
 """
 
-# Up to 3.11 a comprehension is a function; from 3.12 on it is a part of the one around it (PEP 709).
+# Up to 3.11 a comprehension is a function; from 3.12 on it is a part of the one around it (PEP
+# 709).
 # (path of the function around it, kind, what it calls apart from leaves)
 COMPREHENSIONS = [
     (["comprehensions"], "listcomp", []),
@@ -96,8 +98,9 @@ def edges(minor):
         result.update(zip([ENTRY] + path, path))
         result.update((path[-1], leaf) for leaf in LEAVES)
     if minor == 13:
-        # CALL_ALLOC_AND_ENTER_INIT of CPython 3.13.0 runs __init__ inside its caller without asking for
-        # an evaluator (PEP 523), so once it is specialised no profiler of this kind sees __init__.
+        # CALL_ALLOC_AND_ENTER_INIT of CPython 3.13.0 runs __init__ inside its caller without asking
+        # for an evaluator (PEP 523), so once it is specialised no profiler of this kind sees
+        # __init__.
         result.update(("methods", leaf) for leaf in LEAVES)
     return result
 
@@ -108,5 +111,6 @@ def functions(minor):
 
 
 def is_valid(names, minor):
-    """Whether `names`, outermost first, lead from ENTRY down the tree, as far as to a leaf or not."""
+    """Whether `names`, outermost first, lead from ENTRY down the tree, as far as to a leaf or
+    not."""
     return names[0] == ENTRY and set(zip(names, names[1:])) <= edges(minor)

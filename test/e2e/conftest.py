@@ -52,7 +52,8 @@ def python(request):
 
 
 def since(*version):
-    """Decorates a test that makes sense from this version of CPython on: only those get it as `python`."""
+    """Decorates a test that makes sense from this version of CPython on: only those get it as
+    `python`."""
     chosen = [python for python in PYTHONS if python.version >= version]
     nothing = pytest.mark.skip("there is no CPython %d.%d or later here" % version)
     return pytest.mark.parametrize("python", chosen or [pytest.param(None, marks=nothing)],
@@ -134,8 +135,8 @@ class Runner:
         return pathlib.Path(directory or self.directory) / ("jit-%d.dump" % pid)
 
     def wrote(self, path):
-        """Whether there is a file that is no older than the test. Process ids come round again, and an
-        older process of the same id may have left one."""
+        """Whether there is a file that is no older than the test. Process ids come round again, and
+        an older process of the same id may have left one."""
         return path.exists() and path.stat().st_mtime >= self.began - 0.1
 
     def map_names(self, pid):
@@ -189,9 +190,10 @@ def runner(library, tmp_path):
 
 def pytest_terminal_summary(terminalreporter):
     """Figures that tests recorded with record_property("figures", text)."""
-    figures = [(report.nodeid, value) for reports in terminalreporter.stats.values() for report in reports
-               for name, value in getattr(report, "user_properties", ()) if name == "figures"
-               and getattr(report, "when", "") == "call"]
+    reports = [report for reports in terminalreporter.stats.values() for report in reports
+               if getattr(report, "when", "") == "call"]
+    figures = [(report.nodeid, value) for report in reports
+               for name, value in report.user_properties if name == "figures"]
     if figures:
         terminalreporter.section("figures")
         for nodeid, value in sorted(figures):

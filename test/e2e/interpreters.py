@@ -9,7 +9,7 @@ import subprocess
 OLDEST, NEWEST = 8, 15      # CPython 3.8 to 3.15
 
 # path: the real executable; version: (major, minor, micro); frame_pointers: built with them.
-Interpreter = collections.namedtuple("Interpreter", "path version free_threaded frame_pointers debug")
+Interpreter = collections.namedtuple("Interpreter", "path version free_threaded frame_pointers")
 
 PROBE = """
 import json, os, platform, sys, sysconfig
@@ -19,7 +19,7 @@ print(json.dumps([
     platform.python_implementation() == "CPython",
     # A version manager's shim and a symbolic link both end here.
     os.path.realpath(sys.executable), sys.version_info[:3], bool(get("Py_GIL_DISABLED")),
-    flags.rfind("-fno-omit-frame-pointer") > flags.rfind("-fomit-frame-pointer"), bool(get("Py_DEBUG"))]))
+    flags.rfind("-fno-omit-frame-pointer") > flags.rfind("-fomit-frame-pointer")]))
 """
 
 
@@ -34,12 +34,12 @@ def probe(path):
     try:
         answer = subprocess.run([path, "-S", "-c", PROBE], stdout=subprocess.PIPE, timeout=60,
                                 stderr=subprocess.DEVNULL, env=scrubbed_environment())
-        cpython, real, version, free_threaded, frame_pointers, debug = json.loads(answer.stdout)
+        cpython, real, version, free_threaded, frame_pointers = json.loads(answer.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None     # e.g. the shim of a version that is not switched on
     if not cpython or version[0] != 3 or not OLDEST <= version[1] <= NEWEST:
         return None
-    return Interpreter(real, tuple(version), free_threaded, frame_pointers, debug)
+    return Interpreter(real, tuple(version), free_threaded, frame_pointers)
 
 
 def candidates():

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """An independent reader of jitdump files, which believes nothing.
 
-Every field of every record is compared with what the format allows, and with the other fields it has
-to agree with. It shares no code with the library. References: jitdump-specification.txt of the Linux
-kernel (tools/perf/Documentation); where that is silent or differs, tools/perf/util/jitdump.c and
-genelf.c; for the unwind data LSB Core 5.0, sections 10.5 to 10.7, and DWARF 5, section 6.4.
+Every field of every record is compared with what the format allows, and with the other fields it
+has to agree with. It shares no code with the library. References: jitdump-specification.txt of the
+Linux kernel (tools/perf/Documentation); where that is silent or differs, tools/perf/util/jitdump.c
+and genelf.c; for the unwind data LSB Core 5.0, sections 10.5 to 10.7, and DWARF 5, section 6.4.
 
     jitdump_reader.py FILE...           prints a summary of each; exit status 1 if one is wrong
 
-Stricter than perf in what the library promises: for each function DEBUG_INFO, UNWINDING_INFO and LOAD
-in this order, code bytes of its own, no overlap between the ranges that `perf inject` maps, no CLOSE
-record, and a file that ends where a function ends.
+Stricter than perf in what the library promises: for each function DEBUG_INFO, UNWINDING_INFO and
+LOAD in this order, code bytes of its own, no overlap between the ranges that `perf inject` maps, no
+CLOSE record, and a file that ends where a function ends.
 """
 import collections
 import os
@@ -64,8 +64,8 @@ class Cursor:
         return self.end - self.at
 
     def take(self, count, what):
-        require(0 <= count <= self.left(), self.at, "%s: %d bytes wanted, %d left", what, count,
-                self.left())
+        left = self.left()
+        require(0 <= count <= left, self.at, "%s: %d bytes wanted, %d left", what, count, left)
         self.at += count
         return self.data[self.at - count:self.at]
 
@@ -86,7 +86,7 @@ class Cursor:
         except UnicodeDecodeError as error:
             raise JitdumpError(start + error.start, "%s is not UTF-8" % what)
         for char in text:
-            require(unicodedata.category(char) != "Cc", start, "control character %r in %s", char, what)
+            require(unicodedata.category(char) != "Cc", start, "%s has a control character", what)
         return text
 
     def leb128(self, signed, what):
@@ -123,7 +123,7 @@ def read_header(data):
 def read_debug_info(cursor):
     start = cursor.at
     addr, count = cursor.unpack(DEBUG_HEAD, "DEBUG_INFO")
-    require(count >= 2, start + 8, "%d lines: one for the code and one for its end are needed", count)
+    require(count >= 2, start + 8, "%d lines: the code and its end take two", count)
     lines = []
     for _ in range(count):
         at = cursor.at
@@ -137,9 +137,9 @@ def read_debug_info(cursor):
     return addr, lines
 
 
-def read_cfi(cursor, limit):
-    """Checks call frame instructions and returns the rows they make, as (location, cfa, rules). Of cfa,
-    (register, offset); of rules, register -> offset from the CFA."""
+def cfi_rows(cursor, limit):
+    """Checks call frame instructions and returns the rows they make, as (location, cfa, rules). Of
+    cfa, (register, offset); of rules, register -> offset from the CFA."""
     location, cfa, rules, rows = 0, [None, None], {}, []
     while cursor.left():
         at = cursor.at
@@ -170,6 +170,14 @@ def read_cfi(cursor, limit):
     return rows
 
 
+def read_cfi(instructions, limit, offset):
+    """The same for bytes that are put together: what is wrong is reported at `offset`."""
+    try:
+        return cfi_rows(Cursor(instructions, 0, len(instructions)), limit)
+    except JitdumpError as error:
+        raise JitdumpError(offset, "call frame instructions, %s" % error)
+
+
 def read_cie(cursor, machine):
     _, return_register, stack_pointer, on_entry = MACHINES[machine]
     start = cursor.at
@@ -187,13 +195,13 @@ def read_cie(cursor, machine):
     register = body.leb128(False, "return address register")
     require(register == return_register, at, "return address register is %d", register)
     at = body.at
-    augmentation = body.leb128(False, "augmentation size"), body.number("B", "pointer encoding")
-    require(augmentation == (1, 0x1B), at, "augmentation data is %r, not 1, 0x1b", augmentation)
+    extra = body.take(2, "augmentation data")
+    require(extra == b"\x01\x1b", at, "augmentation data is %r", extra)
     at, initial = body.at, body.take(body.left(), "initial instructions")
-    rows = read_cfi(Cursor(initial, 0, len(initial)), 1)
+    rows = read_cfi(initial, 1, at)
     require(rows[0][1] == (stack_pointer, on_entry), at, "CFA on entry is %r", rows[0][1])
-    if on_entry:
-        require(rows[0][2] == {return_register: -on_entry}, at, "rules on entry: %r", rows[0][2])
+    rules = {return_register: -on_entry} if on_entry else {}
+    require(rows[0][2] == rules, at, "rules on entry: %r", rows[0][2])
     return start, initial
 
 
@@ -203,7 +211,7 @@ def read_unwinding_info(cursor, machine, code_size):
     size, hdr_size, mapped = cursor.unpack(UNWIND_HEAD, "UNWINDING_INFO")
     require(hdr_size == 20, start + 8, "eh_frame_hdr_size is %d", hdr_size)
     require(hdr_size < size, start, "unwind_size is %d", size)
-    require(mapped == align(size, 16), start + 16, "mapped_size %d for unwind_size %d", mapped, size)
+    require(mapped == align(size, 16), start + 16, "mapped_size %d, unwind_size %d", mapped, size)
     base = cursor.at
     cursor.take(size, "unwind data")
     cursor.zeros(7, "UNWINDING_INFO")
@@ -228,10 +236,7 @@ def read_unwinding_info(cursor, machine, code_size):
     require(reach == code_size, at + 4, "pc_range is %d for %d bytes of code", reach, code_size)
     require(body.number("B", "FDE augmentation") == 0, at + 8, "the FDE has augmentation data")
     at, rest = body.at, body.take(body.left(), "FDE instructions")
-    try:
-        rows = read_cfi(Cursor(initial + rest, 0, len(initial + rest)), code_size)
-    except JitdumpError as error:
-        raise JitdumpError(at, "FDE instructions: %s" % error)
+    rows = read_cfi(initial + rest, code_size, at)
     require(len(rows) > 1, at, "the FDE has no rows of its own")
     require(frame.number("I", "terminator") == 0, frame.at - 4, ".eh_frame's terminator is not 0")
     require(frame.left() == 0, frame.at, "%d bytes behind the terminator", frame.left())
@@ -242,10 +247,8 @@ def read_unwinding_info(cursor, machine, code_size):
     require(encodings == (1, 0x1B, 0x03, 0x3B), hdr, ".eh_frame_hdr begins with %r", encodings)
     require(hdr + 4 + ptr == base, hdr + 4, "eh_frame_ptr is %d, should be %d", ptr, base - hdr - 4)
     require(count == 1, hdr + 8, "fde_count is %d", count)
-    require(hdr + table_code == code, hdr + 12, "the table's code is at %d, not at %d", table_code,
-            code - hdr)
-    require(hdr + table_fde == fde, hdr + 16, "the table's FDE is at %d, not at %d", table_fde,
-            fde - hdr)
+    require(hdr + table_code == code, hdr + 12, "table: code at %d, not %d", table_code, code - hdr)
+    require(hdr + table_fde == fde, hdr + 16, "table: FDE at %d, not %d", table_fde, fde - hdr)
     return mapped, rows
 
 
@@ -262,24 +265,27 @@ def read_load(cursor, pid):
     return name, tid, addr, size, index, code
 
 
-def read_records(data, header_time):
+def read_records(data, header_time, torn):
     """Yields (id, cursor over the record's body, timestamp), in file order."""
     offset, latest = HEADER.size, header_time
     while offset < len(data):
+        size = int.from_bytes(data[offset + 4:offset + 8], sys.byteorder)
+        if torn and (len(data) - offset < PREFIX.size or len(data) - offset < size):
+            return
         require(len(data) - offset >= PREFIX.size, offset, "no room for a record prefix")
         kind, size, time = PREFIX.unpack_from(data, offset)
         require(kind in (LOAD, DEBUG_INFO, UNWINDING_INFO), offset, "record id is %d", kind)
         require(PREFIX.size < size <= len(data) - offset, offset + 4,
                 "record of %d bytes, file has %d more", size, len(data) - offset)
-        require(time >= latest, offset + 8, "timestamp %d is before its predecessor, %d", time, latest)
+        require(time >= latest, offset + 8, "timestamp %d comes after %d", time, latest)
         latest = time
         yield kind, Cursor(data, offset + PREFIX.size, offset + size), time
         offset += size
 
 
-def read_functions(data, machine, pid, header_time, foreign):
+def read_functions(data, machine, pid, header_time, foreign, torn):
     debug = unwind = None           # what came for the next LOAD: (offset, value)
-    for kind, cursor, time in read_records(data, header_time):
+    for kind, cursor, time in read_records(data, header_time, torn):
         start = cursor.at - PREFIX.size
         if kind == DEBUG_INFO:
             require(debug is None and unwind is None, start, "DEBUG_INFO is out of order")
@@ -298,11 +304,11 @@ def read_functions(data, machine, pid, header_time, foreign):
             mapped, rows = read_unwinding_info(unwind[1], machine, size)
         if debug:
             at, (line_addr, lines) = debug
-            require(line_addr == addr, at + 16, "DEBUG_INFO is of 0x%x, LOAD of 0x%x", line_addr, addr)
-            require(lines[-1].addr == addr + size, at, "the last line is not at the end of the code")
+            require(line_addr == addr, at + 16, "DEBUG_INFO of 0x%x, LOAD of 0x%x", line_addr, addr)
+            require(lines[-1].addr == addr + size, at, "the last line is not at the code's end")
         yield start, Function(name, pid, tid, time, addr, size, index, code, lines, mapped, rows)
         debug = unwind = None
-    require(debug is None and unwind is None, len(data), "the file ends in the middle of a function")
+    require(torn or not (debug or unwind), len(data), "the file ends inside a function")
 
 
 def check_together(functions):
@@ -318,15 +324,16 @@ def check_together(functions):
         end = function.code_addr + align(function.code_size, 8) + function.mapped_size
 
 
-def read(path, foreign=False):
+def read(path, foreign=False, torn=False):
     """The Jitdump that `path` holds; JitdumpError if a byte of it is wrong. `foreign`: functions of
-    other JITs are in it, which may come without DEBUG_INFO and UNWINDING_INFO."""
+    other JITs are in it, which may come without DEBUG_INFO and UNWINDING_INFO. `torn`: the last one
+    may be cut off anywhere, and is then left out."""
     with open(path, "rb") as file:
         data = file.read()
     machine, pid, time = read_header(data)
     named = re.match(r"jit-(\d+)\.dump$", os.path.basename(str(path)))
     require(named and int(named.group(1)) == pid, 20, "pid %d in a file named %s", pid, path)
-    functions = list(read_functions(data, machine, pid, time, foreign))
+    functions = list(read_functions(data, machine, pid, time, foreign, torn))
     check_together(functions)
     return Jitdump(pid, machine, time, [function for _, function in functions])
 
@@ -340,9 +347,8 @@ def main(paths):
             print("%s: %s" % (path, error))
             status = 1
             continue
-        size = sum(function.code_size for function in dump.functions)
-        print("%s: pid %d, %s, %d functions, %d bytes of code" % (
-            path, dump.pid, MACHINES[dump.elf_mach][0], len(dump.functions), size))
+        print("%s: pid %d, %s, %d functions" % (
+            path, dump.pid, MACHINES[dump.elf_mach][0], len(dump.functions)))
         for function in dump.functions:
             print("  %x %3d  #%d  %s  (%s:%d)" % (
                 function.code_addr, function.code_size, function.code_index, function.name,

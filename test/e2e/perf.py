@@ -37,7 +37,8 @@ class Perf:
                               env=env or scrubbed_environment(),
                               errors="backslashreplace")
         if done.returncode:
-            raise PerfError("%s: exit status %d\n%s" % (" ".join(command), done.returncode, done.stderr))
+            raise PerfError("%s: exit status %d\n%s" % (
+                " ".join(command), done.returncode, done.stderr))
         return done.stdout
 
     def file(self, name):
@@ -46,13 +47,14 @@ class Perf:
     def record(self, command, env=None, call_graph=DWARF, frequency=499, monotonic=True):
         """Records `command` and returns (path of the recording, the command's stdout).
 
-        `env` is perf's own environment and so the command's. Not `env NAME=VALUE command` instead: perf
-        6.1 keeps the memory map of `env` after its exec, takes the lowest mapping of libc as the one to
-        unwind with, and where that is the one `env` had, it stops at the first frame in libc."""
+        `env` is perf's own environment and so the command's. Not `env NAME=VALUE command` instead:
+        perf 6.1 keeps the memory map of `env` after its exec, takes the lowest mapping of libc as
+        the one to unwind with, and where that is the one `env` had, it stops at the first frame in
+        libc."""
         data = self.file("perf.data")
         clock = ["-k", "CLOCK_MONOTONIC"] if monotonic else []
-        out = self.run("record", "-q", *clock, "-F", str(frequency), "-e", EVENT, "--call-graph", call_graph,
-                       "-o", data, "--", *command, env=env)
+        out = self.run("record", "-q", *clock, "-F", str(frequency), "-e", EVENT, "--call-graph",
+                       call_graph, "-o", data, "--", *command, env=env)
         return data, out
 
     def inject(self, data):
@@ -63,7 +65,8 @@ class Perf:
     def samples(self, data, srcline=False):
         # --no-inline: else perf starts one addr2line for each file.
         fields = ["-F", SCRIPT_FIELDS] + (["-F", "+srcline"] if srcline else [])
-        return parse(self.run("script", "-i", data, "--no-inline", "--max-stack", "512", "--ns", *fields))
+        return parse(self.run(
+            "script", "-i", data, "--no-inline", "--max-stack", "512", "--ns", *fields))
 
 
 def parse(text):
@@ -72,14 +75,15 @@ def parse(text):
     for line in text.split("\n"):
         frame = FRAME_LINE.match(line)
         if frame and samples:
-            samples[-1].frames.append(Frame(int(frame["ip"], 16), frame["symbol"], frame["dso"], None))
+            samples[-1].frames.append(
+                Frame(int(frame["ip"], 16), frame["symbol"], frame["dso"], None))
         elif line.startswith("  ") and samples and samples[-1].frames:
             last = samples[-1].frames[-1]       # the line below a frame is its srcline
             samples[-1].frames[-1] = last._replace(srcline=line.strip())
         elif line.strip():
             head = SAMPLE_LINE.match(line)
             if not head:
-                raise PerfError("perf script printed a line that is no sample, frame or source: %r" % line)
+                raise PerfError("not a sample, frame or source line of perf script: %r" % line)
             time = int(head["s"]) * 10**9 + int(head["ns"])
             samples.append(Sample(head["comm"], int(head["tid"]), time, []))
     return samples
@@ -96,7 +100,8 @@ def python_function(frame):
 def reaches_start(sample):
     """Whether the stack goes out to where the process or the thread began."""
     return bool(sample.frames) and re.match(
-        r"_start$|_?_?clone3?$|_dl_start_user$|__libc_start_main|start_thread$", sample.frames[-1].symbol)
+        r"_start$|_?_?clone3?$|_dl_start_user$|__libc_start_main|start_thread$",
+        sample.frames[-1].symbol)
 
 
 def missing():

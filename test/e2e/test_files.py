@@ -1,5 +1,5 @@
-"""Where files cannot be written, or something waits under their name: one line on stderr, the program is
-what it was, and what is not ours stays untouched. And settings that are not valid."""
+"""Where files cannot be written, or something waits under their name: one line on stderr, the
+program is what it was, and what is not ours stays untouched. And settings that are not valid."""
 import os
 import re
 import shlex
@@ -22,9 +22,10 @@ def has_symbol(names):
 
 
 @pytest.mark.parametrize("name,value", [
-    ("PYJD_OUTPUT", "everything"), ("PYJD_OUTPUT", "map,"), ("PYJD_OUTPUT", "map;elf"), ("PYJD_ENABLE", "yes"),
-    ("PYJD_ENABLE", "2"), ("PYJD_MAX_FUNCTIONS", "0"), ("PYJD_MAX_FUNCTIONS", "-1"),
-    ("PYJD_MAX_FUNCTIONS", "many"), ("PYJD_MAX_FUNCTIONS", "99999999999999999999"), ("PYJD_LOG", "loud"),
+    ("PYJD_OUTPUT", "everything"), ("PYJD_OUTPUT", "map,"), ("PYJD_OUTPUT", "map;elf"),
+    ("PYJD_ENABLE", "yes"), ("PYJD_ENABLE", "2"), ("PYJD_MAX_FUNCTIONS", "0"),
+    ("PYJD_MAX_FUNCTIONS", "-1"), ("PYJD_MAX_FUNCTIONS", "many"),
+    ("PYJD_MAX_FUNCTIONS", "99999999999999999999"), ("PYJD_LOG", "loud"),
     ("PYJD_DIR", "/nonexistent/directory"), ("PYJD_DIR", "/dev/null")])
 def test_invalid_setting(runner, any_python, name, value):
     """One line which names the variable and the value, and the default instead."""
@@ -40,7 +41,8 @@ def test_each_invalid_setting_has_its_line(runner, any_python):
     wrong = {"PYJD_OUTPUT": "x", "PYJD_ENABLE": "x", "PYJD_MAX_FUNCTIONS": "x", "PYJD_LOG": "x"}
     result = runner.python(any_python, PROGRAM, env=wrong)
     lines = result.err.decode().splitlines()
-    assert sorted(re.match("pyjitdump: (PYJD_[A-Z_]+)=x ", line).group(1) for line in lines) == sorted(wrong)
+    told = [re.match("pyjitdump: (PYJD_[A-Z_]+)=x ", line).group(1) for line in lines]
+    assert sorted(told) == sorted(wrong)
     wrong["PYJD_LOG"] = "off"
     runner.quiet(any_python, PROGRAM, env=wrong)
 
@@ -63,8 +65,8 @@ def test_only_the_output_asked_for(runner, any_python, output):
 def test_relative_directory(runner, any_python):
     """Resolved once: the program changes its directory before it publishes."""
     (runner.directory / "here").mkdir()
-    result = runner.quiet(any_python, "import os\nos.chdir('/')\n" + PROGRAM, env={"PYJD_DIR": "here"},
-                          cwd=runner.directory)
+    result = runner.quiet(any_python, "import os\nos.chdir('/')\n" + PROGRAM,
+                          env={"PYJD_DIR": "here"}, cwd=runner.directory)
     assert has_symbol(runner.dump_names(result.pid, runner.directory / "here"))
 
 
@@ -122,8 +124,8 @@ def test_full_file_system(runner, any_python, mounted):
 
 
 def test_file_size_limit(runner, any_python):
-    """ulimit -f: a write past it would raise SIGXFSZ. CPython ignores that signal; a program that has
-    set it back must not die of us."""
+    """ulimit -f: a write past it would raise SIGXFSZ. CPython ignores that signal; a program that
+    has set it back must not die of us."""
     code = "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n" \
            "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n" + PROGRAM
     result = runner.python(any_python, code, env={"PYJD_OUTPUT": "jitdump"})
@@ -132,8 +134,8 @@ def test_file_size_limit(runner, any_python):
     runner.dump(result.pid)
 
 
-# What waits under our file's name: how to make it, given $target, a file with content, as $path. The
-# shell has the process id that Python will have, since it becomes Python by exec.
+# What waits under our file's name: how to make it, given $target, a file with content, as $path.
+# The shell has the process id that Python will have, since it becomes Python by exec.
 HOSTILE = {
     "symlink": 'ln -s "$target" "$path"',
     "dangling_symlink": 'ln -s "$target.not" "$path"',
@@ -143,7 +145,8 @@ HOSTILE = {
     "others_file": 'cp "$target" "$path"; chown 65534 "$path"; chmod 666 "$path"',
     "hard_link_to_others_file": 'chown 65534 "$target"; ln "$target" "$path"',
 }
-# A regular file of one's own is a dead process' whose id has come round again: replaced, not written to.
+# A regular file of one's own is a dead process' whose id has come round again: replaced, not
+# written to.
 OWN = {
     "own_file": 'cp "$target" "$path"',
     "hard_link_to_own_file": 'ln "$target" "$path"',
@@ -151,7 +154,8 @@ OWN = {
 
 
 def run_with_waiting(runner, python, name, setup):
-    """The program with `setup` made before under NAME with the process' id in it: (result, path)."""
+    """The program with `setup` made before under NAME with the process' id in it: (result,
+    path)."""
     script, target = runner.directory / "program.py", runner.directory / "target"
     script.write_text(PROGRAM)
     target.write_text("precious\n")
@@ -211,8 +215,8 @@ def test_socket_under_the_name(runner, any_python, tmp_path):
     """A socket cannot be made by a shell: the program waits for it to be there, before its exec."""
     place = tmp_path / "s"
     place.mkdir()
-    command = "while [ ! -e %s/go ]; do sleep 0.01; done; exec env LD_PRELOAD=%s %s -c 'print(1)'" % (
-        place, runner.library, any_python.path)
+    command = "while [ ! -e %s/go ]; do sleep 0.01; done; " % place
+    command += "exec env LD_PRELOAD=%s %s -c 'print(1)'" % (runner.library, any_python.path)
     process = runner.start(["sh", "-c", command], preload=False, env={
         "PYJD_DIR": place, "PYJD_OUTPUT": "jitdump"})
     with socket.socket(socket.AF_UNIX) as waiting:
@@ -242,8 +246,8 @@ after()
 
 @pytest.mark.parametrize("how", ["closed", "reused"])
 def test_descriptors_closed_by_the_program(runner, python, how, tmp_path):
-    """A daemon closes every descriptor it does not know, and gets the numbers again for its own files:
-    we must find our file again and write to no other."""
+    """A daemon closes every descriptor it does not know, and gets the numbers again for its own
+    files: we must find our file again and write to no other."""
     target = tmp_path / "target"
     target.write_text("precious\n")
     result = runner.quiet(python, CLOSES % (how == "closed"), target)

@@ -9,7 +9,8 @@ import jitdump_reader
 from jitdump_reader import JitdumpError
 
 PID = 4242
-CODE = bytes.fromhex("f30f1efa554889e5ffd15dc3cccccccc48b8")     # an x86-64 trampoline, without salt
+# An x86-64 trampoline, without its salt.
+CODE = bytes.fromhex("f30f1efa554889e5ffd15dc3cccccccc48b8")
 
 
 def pack(layout, *values):
@@ -51,7 +52,8 @@ def build_function(number, f):
     addr, time = 0x7F0000000000 + 128 * number, 1000 + number
     code = f("code", CODE + pack("Q", number) + b"\xcc" * 6)
 
-    line = pack("Qii", f("line_addr", addr), f("line", 7), f("discriminator", 0)) + f("file", b"a.py\0")
+    line = pack("Qii", f("line_addr", addr), f("line", 7), f("discriminator", 0))
+    line += f("file", b"a.py\0")
     end = pack("Qii", f("end_addr", addr + len(code)), 7, 0) + b"a.py\0"
     debug = pack("QQ", f("debug_addr", addr), f("nr_entry", 2)) + line + end
     debug += f("debug_pad", bytes(-len(debug) % 8))
@@ -109,7 +111,8 @@ def test_good_file(check):
     assert last.code[:18] == CODE
     assert [(line.addr - last.code_addr, line.line, line.file) for line in last.lines] == [
         (0, 7, "a.py"), (32, 7, "a.py")]
-    # CFA and saved registers at each row of the trampoline: DWARF 6 is rbp, 7 rsp, 16 the return address.
+    # CFA and saved registers at each row of the trampoline: DWARF 6 is rbp, 7 rsp, 16 the return
+    # address.
     assert last.cfi_rows == [(0, (7, 8), {16: -8}), (5, (7, 16), {16: -8, 6: -16}),
                              (8, (6, 16), {16: -8, 6: -16}), (11, (7, 8), {16: -8})]
 
@@ -120,34 +123,35 @@ def test_empty_file_is_good(check):
 
 ADDR = 0x7F0000000000 + 128 * 3
 WRONG = [
-    ("magic", 0x4454694A), ("version", 2), ("header_size", 44), ("header_size", 36), ("elf_mach", 0),
-    ("elf_mach", 3), ("elf_mach", 183), ("pad", 1), ("pid", 0), ("pid", PID + 1), ("time", 0),
-    ("time", 5000), ("flags", 1),
-    ("debug_id", 1), ("debug_id", 3), ("debug_id", 0), ("debug_total", 8), ("debug_total", 1 << 31),
-    ("debug_time", 0), ("debug_time", 1001), ("debug_addr", ADDR + 1), ("nr_entry", 0), ("nr_entry", 1),
-    ("nr_entry", 3), ("nr_entry", 1 << 60), ("line_addr", ADDR - 1), ("line_addr", ADDR + 1), ("line", 0),
+    ("magic", 0x4454694A), ("version", 2), ("header_size", 44), ("header_size", 36),
+    ("elf_mach", 0), ("elf_mach", 3), ("elf_mach", 183), ("pad", 1), ("pid", 0), ("pid", PID + 1),
+    ("time", 0), ("time", 5000), ("flags", 1), ("debug_id", 1), ("debug_id", 3), ("debug_id", 0),
+    ("debug_total", 8), ("debug_total", 1 << 31), ("debug_time", 0), ("debug_time", 1001),
+    ("debug_addr", ADDR + 1), ("nr_entry", 0), ("nr_entry", 1), ("nr_entry", 3),
+    ("nr_entry", 1 << 60), ("line_addr", ADDR - 1), ("line_addr", ADDR + 1), ("line", 0),
     ("line", -1), ("discriminator", 1), ("file", b"\0"), ("file", b"a\nb\0"), ("file", b"\xff\0"),
-    ("end_addr", ADDR + 31), ("end_addr", ADDR + 33), ("end_addr", ADDR - 1), ("debug_pad", b"\1" * 6),
-    ("debug_pad", bytes(14)),
-    ("unwind_id", 2), ("unwind_time", 1), ("unwind_size", 0), ("unwind_size", 20), ("unwind_size", 1 << 40),
-    ("hdr_size", 0), ("hdr_size", 24), ("hdr_size", 16), ("mapped_size", 88), ("mapped_size", 0),
-    ("mapped_size", 128), ("unwind_pad", b"\1"), ("unwind_pad", bytes(12)),
-    ("cie_length", 21), ("cie_length", 24), ("cie_length", 0xFFFFFFFF), ("cie_id", 1), ("cie_version", 3),
+    ("end_addr", ADDR + 31), ("end_addr", ADDR + 33), ("end_addr", ADDR - 1),
+    ("debug_pad", b"\1" * 6), ("debug_pad", bytes(14)), ("unwind_id", 2), ("unwind_time", 1),
+    ("unwind_size", 0), ("unwind_size", 20), ("unwind_size", 1 << 40), ("hdr_size", 0),
+    ("hdr_size", 24), ("hdr_size", 16), ("mapped_size", 88), ("mapped_size", 0),
+    ("mapped_size", 128), ("unwind_pad", b"\1"), ("unwind_pad", bytes(12)), ("cie_length", 21),
+    ("cie_length", 24), ("cie_length", 0xFFFFFFFF), ("cie_id", 1), ("cie_version", 3),
     ("augmentation", b"zP\0"), ("augmentation", b"z\0"), ("code_align", 2), ("data_align", 0x7C),
     ("return_register", 15), ("augmentation_size", 2), ("fde_encoding", 0x03),
     ("cie_cfi", bytes.fromhex("0c07109001")), ("cie_cfi", bytes.fromhex("0c07089002")),
-    ("cie_cfi", bytes.fromhex("0c0608")), ("cie_cfi", b"\x3f"),
-    ("fde_length", 20), ("fde_length", 29), ("fde_length", 1 << 30), ("cie_pointer", 24), ("cie_pointer", 0),
+    ("cie_cfi", bytes.fromhex("0c0608")), ("cie_cfi", b"\x3f"), ("fde_length", 20),
+    ("fde_length", 29), ("fde_length", 1 << 30), ("cie_pointer", 24), ("cie_pointer", 0),
     ("pc_begin", 0), ("pc_begin", -60), ("pc_range", 31), ("pc_range", 33), ("fde_augmentation", 1),
     ("fde_cfi", b"\x16"), ("fde_cfi", b""), ("fde_cfi", b"\x60"), ("fde_cfi", b"\x0c\x07"),
     ("terminator", 4), ("hdr_version", 2), ("ptr_encoding", 0x0B), ("count_encoding", 0x0B),
-    ("table_encoding", 0x1B), ("eh_frame_ptr", 0), ("eh_frame_ptr", -56), ("fde_count", 0), ("fde_count", 2),
-    ("table_code", 0), ("table_code", -88), ("table_fde", 0), ("table_fde", -32),
-    ("load_id", 1), ("load_id", 2), ("load_id", 3), ("load_id", 4), ("load_total", 40), ("load_time", 999),
-    ("load_time", 0), ("load_pid", PID + 1), ("tid", 0), ("vma", ADDR + 8), ("code_addr", ADDR + 8),
-    ("code_addr", 0), ("code_size", 0), ("code_size", 31), ("code_size", 33), ("code_size", 1 << 63),
-    ("code_index", 2), ("name", b"\0"), ("name", b"py::a\nb:c\0"), ("name", b"py::\x1b[0m\0"),
-    ("name", b"py::\xed\xa0\x80\0"), ("name", b"py::\x7f\0"), ("name", b"py::\xc2\x9b\0"),
+    ("table_encoding", 0x1B), ("eh_frame_ptr", 0), ("eh_frame_ptr", -56), ("fde_count", 0),
+    ("fde_count", 2), ("table_code", 0), ("table_code", -88), ("table_fde", 0), ("table_fde", -32),
+    ("load_id", 1), ("load_id", 2), ("load_id", 3), ("load_id", 4), ("load_total", 40),
+    ("load_time", 999), ("load_time", 0), ("load_pid", PID + 1), ("tid", 0), ("vma", ADDR + 8),
+    ("code_addr", ADDR + 8), ("code_addr", 0), ("code_size", 0), ("code_size", 31),
+    ("code_size", 33), ("code_size", 1 << 63), ("code_index", 2), ("name", b"\0"),
+    ("name", b"py::a\nb:c\0"), ("name", b"py::\x1b[0m\0"), ("name", b"py::\xed\xa0\x80\0"),
+    ("name", b"py::\x7f\0"), ("name", b"py::\xc2\x9b\0"),
     ("code", CODE + pack("Q", 2) + b"\xcc" * 6), ("behind_code", b"\0"),
 ]
 
@@ -175,7 +179,7 @@ def test_every_byte_counts(check):
                      (frame + 17, 7), (frame + 24 + 17, 15),    # instructions of CIE and FDE
                      (load_at + 20, 4), (load_at + 48, 8),      # thread, index
                      (load_at + 56, load - 56),                 # name and code
-                     (load_at + 8, 8)]:                         # timestamp of the last record: only upwards
+                     (load_at + 8, 8)]:                         # time of the last: only upwards
         free.update(range(at, at + size))
     unnoticed = set()
     for offset in range(start, len(data)):
@@ -197,6 +201,8 @@ def test_truncated_anywhere(check):
     for length in list(range(40)) + list(range(start + 1, len(data))):
         with pytest.raises(JitdumpError):
             check(data[:length])
+        if length > 40:
+            assert len(check(data[:length], torn=True).functions) == 2
     assert len(check(data[:start]).functions) == 2
 
 
@@ -210,8 +216,9 @@ def test_order_of_records(check):
     parts = build()
     debug, unwind, load = parts[-3:]
     head = parts[:-3]
-    for tail in ([unwind, debug, load], [load, debug, unwind], [debug, load], [unwind, load], [load],
-                 [debug, debug, unwind, load], [debug, unwind, unwind, load], [debug, unwind]):
+    for tail in ([unwind, debug, load], [load, debug, unwind], [debug, load], [unwind, load],
+                 [load], [debug, debug, unwind, load], [debug, unwind, unwind, load],
+                 [debug, unwind]):
         with pytest.raises(JitdumpError):
             check(b"".join(head + tail))
 

@@ -1,10 +1,11 @@
-"""Symbols: py::QUALNAME:FILENAME, with the qualified names of CPython 3.11's co_qualname on all versions,
-and whatever a str may hold brought into a form that files and terminals survive."""
+"""Symbols: py::QUALNAME:FILENAME, with the qualified names of CPython 3.11's co_qualname on all
+versions, and whatever a str may hold brought into a form that files and terminals survive."""
 import re
 
 import pytest
 
-# What is called below, by its qualified name. Comprehensions are apart: from 3.12 on they are no functions.
+# What is called below, by its qualified name. Comprehensions are apart: from 3.12 on they are no
+# functions.
 QUALNAMES = """
 from functools import wraps
 def function(): pass
@@ -32,8 +33,8 @@ class Outer:
             return Local().deep()
         class Innermost:
             def method(self): pass
-o = Outer(); o.method(); o.class_method(); o.static_method(); o.prop; o.prop = 1; next(o.generator())
-o.attribute(); Outer.Inner().method(); Outer.Inner.Innermost().method()
+o = Outer(); o.method(); o.class_method(); o.static_method(); o.prop; o.prop = 1
+next(o.generator()); o.attribute(); Outer.Inner().method(); Outer.Inner.Innermost().method()
 try: o.coroutine().send(None)
 except StopIteration: pass
 def outer(argument=1):
@@ -47,7 +48,8 @@ def outer(argument=1):
             def method(self): pass
     inner(); Local().method(); Local.Deep().method()
     (lambda: (lambda: free)())()
-    list(x for x in range(1)); [x + free for x in range(1)]; {x for x in range(1)}; {x: x for x in range(1)}
+    list(x for x in range(1)); [x + free for x in range(1)]
+    {x for x in range(1)}; {x: x for x in range(1)}
     global made_global, GlobalClass
     def made_global():
         def nested(): pass
@@ -77,17 +79,19 @@ if True:
 
 EXPECTED = """
 <module> function Outer Outer.method Outer.class_method Outer.static_method Outer.prop Outer.prop
-Outer.__private Outer.__init__ Outer.coroutine Outer.generator Outer.<lambda> Outer.Inner Outer.Inner.method
-Outer.Inner.method.<locals>.Local Outer.Inner.method.<locals>.Local.deep
-Outer.Inner.method.<locals>.Local.deep.<locals>.<lambda> Outer.Inner.Innermost Outer.Inner.Innermost.method
-outer outer.<locals>.inner outer.<locals>.inner.<locals>.innermost outer.<locals>.Local
-outer.<locals>.Local.method outer.<locals>.Local.Deep outer.<locals>.Local.Deep.method
-outer.<locals>.<lambda> outer.<locals>.<lambda>.<locals>.<lambda> outer.<locals>.<genexpr>
-made_global made_global.<locals>.nested GlobalClass GlobalClass.method
-decorate decorate.<locals>.wrapper decorated <lambda> <lambda> conditional conditional.<locals>.in_try
+Outer.__private Outer.__init__ Outer.coroutine Outer.generator Outer.<lambda> Outer.Inner
+Outer.Inner.method Outer.Inner.method.<locals>.Local Outer.Inner.method.<locals>.Local.deep
+Outer.Inner.method.<locals>.Local.deep.<locals>.<lambda> Outer.Inner.Innermost
+Outer.Inner.Innermost.method outer outer.<locals>.inner outer.<locals>.inner.<locals>.innermost
+outer.<locals>.Local outer.<locals>.Local.method outer.<locals>.Local.Deep
+outer.<locals>.Local.Deep.method outer.<locals>.<lambda> outer.<locals>.<lambda>.<locals>.<lambda>
+outer.<locals>.<genexpr> made_global made_global.<locals>.nested GlobalClass GlobalClass.method
+decorate decorate.<locals>.wrapper decorated <lambda> <lambda> conditional
+conditional.<locals>.in_try
 """
 COMPREHENSIONS = """
-<listcomp> Outer.<listcomp> outer.<locals>.<listcomp> outer.<locals>.<setcomp> outer.<locals>.<dictcomp>
+<listcomp> Outer.<listcomp> outer.<locals>.<listcomp> outer.<locals>.<setcomp>
+outer.<locals>.<dictcomp>
 """
 
 
@@ -100,11 +104,13 @@ def names_of_file(runner, result, filename):
 def test_qualified_names(runner, python):
     result = runner.quiet(python, QUALNAMES)
     expected = EXPECTED.split() + (COMPREHENSIONS.split() if python.version[1] < 12 else [])
-    assert sorted(names_of_file(runner, result, runner.directory / "program.py")) == sorted(expected)
+    names = names_of_file(runner, result, runner.directory / "program.py")
+    assert sorted(names) == sorted(expected)
 
 
 def test_same_name_on_other_lines(runner, python):
-    """Interned by file, name and first line: same names on different lines are different functions."""
+    """Interned by file, name and first line: same names on different lines are different
+    functions."""
     result = runner.quiet(python, "def f(): pass\nf()\ndef f(): pass\nf()\nf()\n")
     functions = [function for function in runner.dump(result.pid).functions
                  if function.name.startswith("py::f:")]
@@ -124,9 +130,9 @@ for i in range(10000):
 # Python text of a name -> how a symbol shows it.
 ODD_NAMES = [
     (r"line\nbreak", r"line\nbreak"), (r"tab\tand\rreturn", r"tab\tand\rreturn"),
-    (r"\x01\x1b[31m\x7f", r"\x01\x1b[31m\x7f"), (r"lone\udc80", r"lone\udc80"), (r"\ud800pair", r"\ud800pair"),
-    (r"\xe4\u20ac\U0001f40d", "\xe4\u20ac\U0001f40d"), (r"c1\x85\x9b", r"c1\x85\x9b"), ("two words", "two words"),
-    ("a:b", "a:b"), ("%s%n", "%s%n"),
+    (r"\x01\x1b[31m\x7f", r"\x01\x1b[31m\x7f"), (r"lone\udc80", r"lone\udc80"),
+    (r"\ud800pair", r"\ud800pair"), (r"\xe4\u20ac\U0001f40d", "\xe4\u20ac\U0001f40d"),
+    (r"c1\x85\x9b", r"c1\x85\x9b"), ("two words", "two words"), ("a:b", "a:b"), ("%s%n", "%s%n"),
 ]
 ODD = """
 from types import FunctionType
@@ -180,7 +186,8 @@ for tail in "ab":
     call(tail + "%s" * 100000, tail + "%s" * 100000)
 """ % ((char,) * 4)
     result = runner.quiet(python, code.encode("utf-8"))
-    long = [name for name in runner.names(result.pid) if re.search("(%s){50}" % re.escape(char), name)]
+    repeated = re.compile("(%s){50}" % re.escape(char))
+    long = [name for name in runner.names(result.pid) if repeated.search(name)]
     assert len(set(long)) == 6, long
     assert max(len(name.encode()) for name in long) < 2000
 

@@ -1,5 +1,5 @@
-"""The perf map and the jitdump of a process, and of its children: after the assertions of CPython's own
-Lib/test/test_perf_profiler.py, where they make sense for us."""
+"""The perf map and the jitdump of a process, and of its children: after the assertions of CPython's
+own Lib/test/test_perf_profiler.py, where they make sense for us."""
 import json
 import os
 
@@ -46,7 +46,8 @@ def test_functions_not_called_are_not_there(runner, python):
 
 
 def test_timestamps_are_of_this_run(runner, python):
-    """CLOCK_MONOTONIC, as `perf record -k 1`: a time that Python reads is between two first calls."""
+    """CLOCK_MONOTONIC, as `perf record -k 1`: a time that Python reads is between two first
+    calls."""
     result = runner.quiet(python, """
 import time
 def before(): pass
@@ -155,7 +156,8 @@ print(*children)
     assert not [name for name in names if name.startswith("only_in_child")]
     for number, pid in enumerate(children):
         in_child = own(runner.dump_names(pid), ":<string>")
-        assert [n for n in in_child if n.startswith("only_in_child")] == ["only_in_child_%d" % number]
+        in_child = [name for name in in_child if name.startswith("only_in_child")]
+        assert in_child == ["only_in_child_%d" % number]
 
 
 def test_exec_in_the_same_process(runner, python):

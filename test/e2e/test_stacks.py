@@ -1,4 +1,5 @@
-"""Real stacks from real perf: workload.py under every interpreter, each sample compared with its tree."""
+"""Real stacks from real perf: workload.py under every interpreter, each sample compared with its
+tree."""
 import collections
 import json
 import os
@@ -18,12 +19,12 @@ WORKLOAD = str(HERE / "workload.py")
 OWN_FILES = {WORKLOAD, "<executed>"}
 
 WANTED = 99.0       # per cent of the samples under entry()
-ENOUGH = 150        # samples, for a percentage to mean something
+ENOUGH = 100        # samples, for a percentage to mean something
 
 
 def recorded(runner, perf, python, seconds, threads=2, output=None, **options):
-    """Records the workload under the library: (path of the recording, what the workload printed). The
-    files go to /tmp, as by default: perf built with libdw finds injected files only there."""
+    """Records the workload under the library: (path of the recording, what the workload printed).
+    The files go to /tmp, as by default: perf built with libdw finds injected files only there."""
     env = runner.environment(PYJD_DIR="/tmp", **({"PYJD_OUTPUT": output} if output else {}))
     command = [python.path, WORKLOAD, str(seconds), str(threads)]
     data, out = perf.record(command, env=env, **options)
@@ -80,14 +81,15 @@ def describe(sample, why):
 
 
 def judge(samples, told, python, find_fault, record_property):
-    """Asserts that all but one in a hundred samples under entry() are without fault, in each thread."""
+    """Asserts that all but one in a hundred samples under entry() are without fault, in each
+    thread."""
     chosen = under_entry(samples, told)
     faults = [(sample, find_fault(sample, told, python)) for sample in chosen]
     bad = [pair for pair in faults if pair[1]]
     share = 100.0 * (len(chosen) - len(bad)) / max(1, len(chosen))
     record_property("figures", "%.2f %% of %d samples complete and valid" % (share, len(chosen)))
-    print("%.2f %% of %d samples" % (share, len(chosen)), collections.Counter(why for _, why in bad))
-    assert len(chosen) >= ENOUGH, "only %d samples of %d are under entry()" % (len(chosen), len(samples))
+    print("%.2f %% of %d" % (share, len(chosen)), collections.Counter(why for _, why in bad))
+    assert len(chosen) >= ENOUGH, "only %d of %d samples" % (len(chosen), len(samples))
     assert {sample.tid for sample in chosen} == {span["tid"] for span in told["spans"]}
     assert share >= WANTED, "%.2f %%; for example one that %s" % (share, describe(*bad[0]))
     return chosen
@@ -95,9 +97,10 @@ def judge(samples, told, python, find_fault, record_property):
 
 def check_c_leaf(chosen):
     """An account of the leaf that is not ours: whoever is in libz was called by leaf_zlib."""
-    in_libz = [sample for sample in chosen if any("/libz.so" in frame.dso for frame in sample.frames)]
+    in_libz = [sample for sample in chosen
+               if any("/libz.so" in frame.dso for frame in sample.frames)]
     right = [sample for sample in in_libz if python_path(sample)[-1:] == ["leaf_zlib"]]
-    assert len(in_libz) >= ENOUGH / 20, "no samples in libz"
+    assert len(in_libz) >= 5, "no samples in libz"
     assert len(right) >= WANTED / 100 * len(in_libz)
 
 
@@ -130,7 +133,7 @@ def test_injected_stacks(runner, perf, python, record_property):
 
 def test_jitdump_alone(runner, perf, python, record_property):
     """The jitdump needs neither of the other outputs."""
-    data, told = recorded(runner, perf, python, 0.8, output="jitdump")
+    data, told = recorded(runner, perf, python, 1.2, output="jitdump")
     assert not runner.wrote(runner.map_path(told["pid"]))
     judge(perf.samples(perf.inject(data)), told, python, fault, record_property)
 
@@ -146,7 +149,7 @@ def map_fault(sample, told, python):
 
 def test_map_alone(runner, perf, python, record_property):
     """No inject, and no -k 1 would be needed but for the time spans of this test."""
-    data, told = recorded(runner, perf, python, 0.8, output="map")
+    data, told = recorded(runner, perf, python, 1.2, output="map")
     assert not runner.wrote(runner.dump_path(told["pid"], "/tmp"))
     judge(perf.samples(data), told, python, map_fault, record_property)
 
@@ -154,12 +157,13 @@ def test_map_alone(runner, perf, python, record_property):
 FRAME_POINTERS = [python for python in PYTHONS if python.frame_pointers]
 
 
-@pytest.mark.parametrize("python", FRAME_POINTERS or [None], ids=FRAME_POINTERS and interpreters.name)
+@pytest.mark.parametrize("python", FRAME_POINTERS or [None],
+                         ids=FRAME_POINTERS and interpreters.name)
 def test_frame_pointers(runner, perf, python, record_property):
     """The kernel walks the frame-pointer chain through the trampolines, and the map names them."""
     if not python:
         pytest.skip("none of the interpreters here is built with frame pointers (upstream: 3.15)")
-    data, told = recorded(runner, perf, python, 0.8, output="map", call_graph="fp")
+    data, told = recorded(runner, perf, python, 1.2, output="map", call_graph="fp")
 
     def fp_fault(sample, told, python):
         names = python_path(sample)
@@ -190,9 +194,9 @@ print(json.dumps(found))
 
 
 def test_source_lines(runner, perf, python, record_property):
-    """perf script -F +srcline shows file:line, that of the function's first line. A short recording:
-    perf asks addr2line for every frame."""
-    data, told = recorded(runner, perf, python, 0.2, threads=0, frequency=99)
+    """perf script -F +srcline shows file:line, that of the function's first line. A short
+    recording: perf asks addr2line for every frame."""
+    data, told = recorded(runner, perf, python, 0.3, threads=0, frequency=99)
     first_lines = {tuple(pair) for pair in json.loads(runner.quiet(
         python, FIRST_LINES, WORKLOAD, preload=False).out)}
     samples = under_entry(perf.samples(perf.inject(data), srcline=True), told)
@@ -207,14 +211,16 @@ def test_source_lines(runner, perf, python, record_property):
             assert os.path.basename(shown) == os.path.basename(filename), frame
             assert (qualname.rpartition(".")[2], int(line)) in first_lines, frame
             checked += 1
-    record_property("figures", "%d Python frames of %d samples have their line" % (checked, len(samples)))
+    record_property("figures", "%d Python frames of %d samples have their line" % (
+        checked, len(samples)))
     assert checked >= 30, "only %d frames in %d samples" % (checked, len(samples))
 
 
 def test_parser_refuses_what_it_does_not_know():
     """The other tests here stand on it."""
     good = ("python3 12  5.000000001: \n\t   7f py::f:/a b (c).py (/tmp/jitted-12-3.so)\n  a.py:3\n"
-            "\t   1f _start (/usr/bin/python3)\n\nThread 1 (x) 13  5.100000000: \n\t  1 [unknown] ([heap])\n")
+            "\t   1f _start (/usr/bin/python3)\n\n"
+            "Thread 1 (x) 13  5.100000000: \n\t  1 [unknown] ([heap])\n")
     first, second = perf_module.parse(good)
     assert (first.comm, first.tid, first.time) == ("python3", 12, 5 * 10**9 + 1)
     assert python_function(first.frames[0]) == ("f", "/a b (c).py")

@@ -1,5 +1,5 @@
-"""Switching on and off: PYJD_ENABLE, pyjd_enable() and pyjd_disable() from inside the program, CPython's
-own perf support, and subinterpreters."""
+"""Switching on and off: PYJD_ENABLE, pyjd_enable() and pyjd_disable() from inside the program,
+CPython's own perf support, and subinterpreters."""
 import os
 import re
 
@@ -7,14 +7,16 @@ import pytest
 
 from conftest import since
 
-# The public interface, for Python programs that are preloaded. PyDLL keeps the GIL, as the header asks.
+# The public interface, for Python programs that are preloaded. PyDLL keeps the GIL, as the header
+# asks.
 API = """
 import ctypes, os
 lib = ctypes.PyDLL(os.environ["LD_PRELOAD"])
 lib.pyjd_version.restype = lib.pyjd_strerror.restype = ctypes.c_char_p
 class Status(ctypes.Structure):
     _fields_ = [("enabled", ctypes.c_int32), ("python_minor", ctypes.c_int32)] + [
-        (name, ctypes.c_uint64) for name in ("functions", "overflowed", "foreign", "arena_bytes")] + [
+        (name, ctypes.c_uint64)
+        for name in ("functions", "overflowed", "foreign", "arena_bytes")] + [
         ("outputs_wanted", ctypes.c_uint32), ("outputs_failed", ctypes.c_uint32),
         ("jitdump_path", ctypes.c_char * 256), ("map_path", ctypes.c_char * 256)]
 def status():
@@ -32,7 +34,8 @@ def own(names):
 
 def test_off_until_enabled(runner, python):
     result = runner.quiet(python, "def f(): pass\nf()\n", env={"PYJD_ENABLE": "0"})
-    assert not runner.wrote(runner.map_path(result.pid)) and not runner.wrote(runner.dump_path(result.pid))
+    assert not runner.wrote(runner.map_path(result.pid))
+    assert os.listdir(runner.directory) == ["program.py"]
 
 
 def test_enabled_later(runner, python):
@@ -47,7 +50,8 @@ assert lib.pyjd_enable() == 0
 
 
 def test_disabled_and_enabled_again(runner, python):
-    """What is first called while it is off is not there, and is there once it is called while on."""
+    """What is first called while it is off is not there, and is there once it is called while
+    on."""
     result = runner.quiet(python, API + ENABLED + """
 def one(): pass
 def two(): pass
@@ -117,9 +121,11 @@ after = status()
 assert after.functions == before.functions + 1, (before.functions, after.functions)
 assert (after.enabled, after.overflowed, after.foreign, after.outputs_failed) == (1, 0, 0, 0)
 assert after.arena_bytes >= 128 * after.functions
-print(after.python_minor, after.jitdump_path.decode(), after.map_path.decode(), lib.pyjd_version().decode())
+for value in (after.jitdump_path, after.map_path, lib.pyjd_version()):
+    print(value.decode())
+print(after.python_minor)
 """)
-    minor, dump, map, version = result.out.decode().split()
+    dump, map, version, minor = result.out.decode().split()
     assert int(minor) == python.version[1]
     assert (dump, map) == (str(runner.dump_path(result.pid)), str(runner.map_path(result.pid)))
     assert re.fullmatch(r"\d+\.\d+\.\d+", version)
@@ -219,7 +225,8 @@ in_main_again()
 
 @since(3, 12)
 def test_subinterpreters_at_once(runner, python):
-    """From 3.12 on they run in parallel, each with a GIL of its own: publication needs its own lock."""
+    """From 3.12 on they run in parallel, each with a GIL of its own: publication needs its own
+    lock."""
     result = runner.quiet(python, SUBINTERPRETERS + """
 CODE = '''
 for i in range(400):

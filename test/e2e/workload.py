@@ -1,11 +1,12 @@
-"""Burns CPU time through a call tree that calltree.py describes: CPython 3.8 to 3.15, standard library.
+"""Burns CPU time through a call tree that calltree.py describes: CPython 3.8 to 3.15, standard
+library.
 
     workload.py [SECONDS [THREADS]]
 
-Runs entry() for SECONDS in the main thread and in THREADS others at once, and prints one line of JSON:
-the process' id, and for each thread its id and the CLOCK_MONOTONIC nanoseconds between which entry()
-was on its stack (the clock of `perf record -k 1`). So samples can be told to be under entry() without
-any symbol.
+Runs entry() for SECONDS in the main thread and in THREADS others at once, and prints one line of
+JSON: the process' id, and for each thread its id and the CLOCK_MONOTONIC nanoseconds between which
+entry() was on its stack (the clock of `perf record -k 1`). So samples can be told to be under
+entry() without any symbol.
 
 A leaf runs for about a millisecond, so that little time is spent anywhere else.
 """
@@ -390,8 +391,9 @@ def comprehensions():
 
 SCENARIOS = [
     plain, nested, recursive, keyword_arguments, decorated, closure, lambdas, partials, methods,
-    inheritance, metaclasses, class_bodies, generators, thrown, closed, coroutines, event_loop, sort_key,
-    sort_compare, regex, mapped, exceptions, context, deleted, executed, hashing, comprehensions]
+    inheritance, metaclasses, class_bodies, generators, thrown, closed, coroutines, event_loop,
+    sort_key, sort_compare, regex, mapped, exceptions, context, deleted, executed, hashing,
+    comprehensions]
 
 
 def entry(seconds, spans):

@@ -171,7 +171,7 @@ START_TEST(lines_of_what_is_published)
     Dl_info info;
     ck_assert(dladdr(code, &info) != 0);
     Dwarf_Addr base = (uintptr_t)code - (uintptr_t)info.dli_fbase;
-    ck_assert_int_eq(line_of(elfblock_path(&block), base, &file), -1);
+    ck_assert_int_eq(line_of(elfblock_path(&block), base, &file), 0); /* none */
     for (int i = 0; i < CAPACITY; i++) {
         char symbol[64], path[32];
         snprintf(path, sizeof path, "/srv/%d.py", i % 7);

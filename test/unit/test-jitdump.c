@@ -405,8 +405,32 @@ START_TEST(drop_and_open_again)
     add_and_expect(&code);
     sink_jitdump.drop();
     ck_assert_int_eq(unit_size(path), (off_t)image_size);
+    unit_make_old(path);
     open_and_expect(dir);
     add_and_expect(&code);
+}
+END_TEST
+
+/* After exec the process id, and so the file, is the same: records go behind those of the program before,
+ * and no index comes twice. */
+START_TEST(goes_on_after_exec)
+{
+    const char *dir = unit_dir();
+    open_and_expect(dir);
+    struct sink_code code = function(1, "py::f:/a.py");
+    add_and_expect(&code);
+    off_t before = unit_size(path);
+    sink_jitdump.drop();
+    open_in(dir);
+    ck_assert_int_eq(unit_size(path), before); /* no second header */
+    ck_assert_int_eq(sink_jitdump.add(&code), 0);
+    size_t size = 0;
+    uint8_t *dump = unit_read(path, &size);
+    uint64_t index;
+    const uint8_t *load = dump + size - code.size - code.name_length - 1 - 56;
+    memcpy(&index, load + 48, 8);
+    ck_assert_uint_eq(index, (uint64_t)before + code.index);
+    free(dump);
 }
 END_TEST
 
@@ -503,6 +527,7 @@ int main(void)
     tcase_add_test(tcase, failed_open_leaves_nothing);
     tcase = unit_case(suite, "trouble");
     tcase_add_test(tcase, drop_and_open_again);
+    tcase_add_test(tcase, goes_on_after_exec);
     tcase_add_test(tcase, child_writes_a_dump_of_its_own);
     tcase_add_test(tcase, killed_in_the_midst);
     tcase_add_test(tcase, full_disk);

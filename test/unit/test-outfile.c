@@ -325,6 +325,7 @@ START_TEST(stale_file_is_replaced)
     }
     char byte;
     ck_assert_int_eq(read(ready[0], &byte, 1), 1);
+    unit_make_old(path);
     create_in(dir);
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
@@ -370,7 +371,41 @@ START_TEST(file_of_a_living_process)
 
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
+    unit_make_old(unit_path(dir, "x.dump"));
     create_in(dir);
+    ck_assert(unit_holds(file.path, "first\n"));
+}
+END_TEST
+
+/* A program that calls exec has the same process id before and after. */
+START_TEST(own_file_from_before_exec)
+{
+    const char *dir = unit_dir();
+    create_in(dir);
+    ino_t old = inode_of(file.path);
+    outfile_close(&file);
+    ck_assert_int_eq(outfile_continue(&file, dir, "x.dump", "fist", 4), -ENOENT);
+    ck_assert_int_eq(outfile_continue(&file, dir, "x.dump", "first\n and more", 9), -ENOENT);
+    ck_assert_int_eq(outfile_continue(&file, dir, "x.dump", "first", 5), 0);
+    ck_assert_uint_eq(inode_of(file.path), old);
+    ck_assert_int_eq(file.size_before, 6);
+    ck_assert_int_eq(outfile_append(&file, "next\n", 5), 0);
+    ck_assert(unit_holds(file.path, "first\nnext\n"));
+    outfile_close(&file);
+    unit_make_old(file.path);
+    ck_assert_int_eq(outfile_continue(&file, dir, "x.dump", "first", 5), -ENOENT);
+}
+END_TEST
+
+/* The same by way of a link is not trusted. */
+START_TEST(own_file_with_two_names)
+{
+    const char *dir = unit_dir();
+    unit_write(unit_path(dir, "precious"), "precious");
+    ck_assert_int_eq(link(unit_path(dir, "precious"), unit_path(dir, "x.dump")), 0);
+    ck_assert_int_eq(outfile_continue(&file, dir, "x.dump", "precious", 8), -ENOENT);
+    create_in(dir);
+    ck_assert(unit_holds(unit_path(dir, "precious"), "precious"));
     ck_assert(unit_holds(file.path, "first\n"));
 }
 END_TEST
@@ -424,6 +459,7 @@ START_TEST(not_shared_is_replaced)
 {
     const char *dir = unit_dir();
     unit_write(unit_path(dir, "x.dump"), "stale");
+    unit_make_old(unit_path(dir, "x.dump"));
     ck_assert_int_eq(outfile_create_shared(&file, dir, "x.dump"), 0);
     ck_assert_int_eq(outfile_append(&file, "ours\n", 5), 0);
     ck_assert(unit_holds(file.path, "ours\n"));
@@ -436,6 +472,7 @@ START_TEST(create_does_not_share)
     const char *path = unit_path(dir, "x.dump");
     ck_assert_int_ge(open(path, O_WRONLY | O_CREAT, 0600), 0);
     ino_t old = inode_of(path);
+    unit_make_old(path);
     create_in(dir);
     ck_assert_uint_ne(inode_of(path), old);
 }
@@ -613,7 +650,7 @@ START_TEST(full_disk_shared)
     ck_assert_int_eq(write(other, "theirs\n", 7), 7);
     ck_assert_int_eq(outfile_create_shared(&file, dir, "x.dump"), 0);
     ck_assert_int_eq(outfile_append(&file, much, sizeof much), -ENOSPC);
-    ck_assert_int_gt(unit_size(file.path), 7); /* nothing was cut: it might have been theirs */
+    ck_assert_int_eq(unit_size(file.path), 7); /* nobody wrote behind it, so what was ours went */
 }
 END_TEST
 
@@ -672,7 +709,11 @@ START_TEST(fixed_file_and_hostile_names)
     ck_assert_int_eq(mkfifo(path, 0600), 0);
     ck_assert_int_eq(outfile_create_fixed(&file, dir, "x.so"), -EPERM);
     ck_assert_int_eq(unlink(path), 0);
+    unit_write(path, "before exec");
+    ck_assert_int_eq(outfile_create_fixed(&file, dir, "x.so"), -EEXIST);
+    ck_assert(unit_holds(path, "before exec"));
     unit_write(path, "stale and longer than the new one");
+    unit_make_old(path);
     create_fixed(dir);
     ck_assert(unit_holds(path, "0123456789"));
     ck_assert(unit_holds(target, "precious"));
@@ -758,6 +799,8 @@ static void add_hostile(Suite *suite)
     tcase_add_test(tcase, file_of_another_user_in_a_sticky_directory);
     tcase_add_test(tcase, stale_file_is_replaced);
     tcase_add_test(tcase, file_of_a_living_process);
+    tcase_add_test(tcase, own_file_from_before_exec);
+    tcase_add_test(tcase, own_file_with_two_names);
     tcase_add_test(tcase, lock_is_held_until_closed);
     tcase_add_test(tcase, child_that_closes_leaves_the_lock);
     tcase_add_test(tcase, shared_with_this_process);

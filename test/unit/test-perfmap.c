@@ -126,6 +126,7 @@ END_TEST
 START_TEST(stale_map_is_replaced)
 {
     unit_write(path, "10 10 of a dead process\n");
+    unit_make_old(path);
     ck_assert_int_eq(sink_perfmap.open(&config), 0);
     ck_assert_int_eq(add(0x1000, 1, "ours", 4), 0);
     ck_assert(unit_holds(path, "1000 1 ours\n"));

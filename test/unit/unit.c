@@ -1,3 +1,4 @@
+#include <time.h>
 #include "unit.h"
 
 #include <errno.h>
@@ -266,4 +267,10 @@ int unit_mappings_of(const char *path)
     struct mapping_query query = {.path = (char *)(uintptr_t)path};
     each_mapping(see_path, &query);
     return query.count;
+}
+
+void unit_make_old(const char *path)
+{
+    const struct timespec hour_ago[2] = {{.tv_sec = time(NULL) - 3600}, {.tv_sec = time(NULL) - 3600}};
+    ck_assert_int_eq(utimensat(AT_FDCWD, path, hour_ago, AT_SYMLINK_NOFOLLOW), 0);
 }

@@ -30,6 +30,9 @@ const char *unit_path(const char *dir, const char *name);
 /* The whole file, malloc'ed, with a NUL byte behind it; the test fails if it cannot be read. */
 uint8_t *unit_read(const char *path, size_t *size);
 void unit_write(const char *path, const char *text);
+
+/* Makes a file look as if it had been written before this process began. */
+void unit_make_old(const char *path);
 off_t unit_size(const char *path);
 
 /* True if the file holds exactly this text. */

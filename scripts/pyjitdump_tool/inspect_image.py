@@ -1,0 +1,368 @@
+"""Reads an ELF image of libpyjitdump, pyjd-PID-N.so, and checks all of it.
+
+The layout is in libpyjitdump/elfimage.h: file offset and virtual address are the same, everything is
+there from the beginning but names and lines. (System V ABI, chapters 4 and 5; DWARF 4, sections 6.2, 7.5.)
+"""
+import os
+import re
+import struct
+
+from . import inspect_ehframe, inspect_lines
+from .inspect_common import (MACHINES, SLOT_ROWS, SLOT_SIZE, SLOT_STRIDE, Broken, Cursor, Report, align,
+                             machine_name, printable, slot_flaw, text_of)
+
+MAGIC = b"\x7fELF"
+EHDR, PHDR, SHDR, SYM = struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("<IIQQQQQQ"), \
+    struct.Struct("<IIQQQQIIQQ"), struct.Struct("<IBBHQQ")
+ALLOC, WRITE, EXEC = 2, 1, 4
+PROGBITS, STRTAB, HASH, DYNAMIC, DYNSYM = 1, 3, 5, 6, 11
+# name, type, flags, linked section, info, alignment, entry size; in the order of their headers
+SECTIONS = (
+    ("", 0, 0, 0, 0, 0, 0),
+    (".text", PROGBITS, ALLOC | EXEC, 0, 0, 4096, 0),
+    (".eh_frame", PROGBITS, ALLOC, 0, 0, 8, 0),
+    (".eh_frame_hdr", PROGBITS, ALLOC, 0, 0, 4, 0),
+    (".hash", HASH, ALLOC, 5, 0, 8, 4),
+    (".dynsym", DYNSYM, ALLOC, 6, 1, 8, 24),
+    (".dynstr", STRTAB, ALLOC, 0, 0, 1, 0),
+    (".dynamic", DYNAMIC, ALLOC | WRITE, 6, 0, 8, 16),
+    (".debug_line", PROGBITS, 0, 0, 0, 1, 0),
+    (".debug_abbrev", PROGBITS, 0, 0, 0, 1, 0),
+    (".debug_info", PROGBITS, 0, 0, 0, 1, 0),
+    (".shstrtab", STRTAB, 0, 0, 0, 1, 0),
+)
+PT_NAMES = {1: "LOAD", 2: "DYNAMIC", 0x6474E550: "GNU_EH_FRAME", 0x6474E551: "GNU_STACK"}
+GLOBAL_FUNC = 1 << 4 | 2
+# producer, language Python, address of .text: how .debug_info goes on
+PRODUCER = re.compile(rb"\x01(libpyjitdump [^\0]{1,40})\0\x14\0")
+
+
+def is_image(path, data):
+    """An ELF file that is an image, or by its name ought to be one."""
+    return bool(re.match(r"pyjd-\d+-\d+\.so$", os.path.basename(path)) or
+                data[:4] == MAGIC and PRODUCER.search(data))
+
+
+class Section:
+    def __init__(self, index, name, header_at, fields):
+        self.index, self.name, self.header_at = index, name, header_at
+        (self.name_at, self.type, self.flags, self.addr, self.offset, self.size, self.link, self.info,
+         self.alignment, self.entry_size) = fields
+        self.end = self.offset + self.size
+
+
+class Reader:
+    def __init__(self, path, data):
+        self.report, self.data = Report(path, "image", len(data)), data
+        self.sections, self.machine, self.program = {}, 0, None
+
+    def read(self):
+        report = self.report
+        named = re.match(r"pyjd-(\d+)-(\d+)\.so$", os.path.basename(report.path))
+        if named:
+            report.summary.update(pid=int(named.group(1)), number=int(named.group(2)))
+        else:
+            report.remark(None, "the file is not named pyjd-PID-N.so")
+        try:
+            self.elf_header()
+            for part in (self.layout, self.program_headers, self.text, self.unwind, self.hash, self.lines,
+                         self.symbols, self.dynamic, self.debug):
+                self.one_part(part)
+        except Broken as problem:
+            report.broken(problem)
+        return report
+
+    def one_part(self, part):
+        try:
+            part()
+        except Broken as problem:
+            self.report.broken(problem)
+        except KeyError as missing:
+            self.report.remark(None, "%s cannot be checked: there is no section %s", part.__name__,
+                               missing.args[0])
+
+    def cursor(self, name):
+        section = self.sections[name]
+        return Cursor(self.data, section.offset, section.end)
+
+    # ----------------------------------------------------------------------------------- headers
+
+    def elf_header(self):
+        report = self.report
+        cursor = Cursor(self.data, 0, len(self.data))
+        (ident, kind, machine, version, entry, phoff, shoff, flags, ehsize, phentsize, self.phnum, shentsize,
+         shnum, shstrndx) = EHDR.unpack(cursor.take(EHDR.size, "the ELF header"))
+        report.check(ident[:4] == MAGIC, 0, "magic is %s, not 7f454c46", ident[:4].hex())
+        wanted = bytes((2, 1, 1, 0))
+        for index, what in enumerate(("class", "byte order", "version", "ABI")):
+            report.check(ident[4 + index] == wanted[index], 4 + index, "ELF %s is %d, images of this machine "
+                         "have %d", what, ident[4 + index], wanted[index])
+        report.check(not any(ident[8:]), 8, "the end of e_ident is not zero")
+        for offset, what, value, right in (
+                (16, "e_type", kind, 3), (20, "e_version", version, 1), (24, "e_entry", entry, 0),
+                (32, "e_phoff", phoff, EHDR.size), (48, "e_flags", flags, 0), (52, "e_ehsize", ehsize, EHDR.size),
+                (54, "e_phentsize", phentsize, PHDR.size), (56, "e_phnum", self.phnum, 5),
+                (58, "e_shentsize", shentsize, SHDR.size), (60, "e_shnum", shnum, len(SECTIONS)),
+                (62, "e_shstrndx", shstrndx, len(SECTIONS) - 1)):
+            report.check(value == right, offset, "%s is %d, images have %d", what, value, right)
+        report.check(machine in MACHINES, 18, "e_machine is %d, which is no machine known here", machine)
+        self.machine = machine
+        report.summary["machine"] = machine_name(machine)
+        headers = len(SECTIONS) * SHDR.size
+        if shoff + headers > len(self.data):
+            raise Broken(40, "truncated: the section headers end at %d, the file at %d", shoff + headers,
+                         len(self.data))
+        report.check(shoff + headers == len(self.data), 40, "%d bytes behind the section headers",
+                     len(self.data) - shoff - headers)
+        self.section_headers(shoff)
+
+    def section_headers(self, shoff):
+        report, data = self.report, self.data
+        headers = [SHDR.unpack_from(data, shoff + index * SHDR.size) for index in range(len(SECTIONS))]
+        strings = headers[-1][4], min(headers[-1][4] + headers[-1][5], len(data))
+        for index, (fields, wanted) in enumerate(zip(headers, SECTIONS)):
+            at = shoff + index * SHDR.size
+            name, kind, flags, link, info, alignment, entry_size = wanted
+            section = Section(index, name, at, fields)
+            named = Cursor(data, strings[0] + section.name_at, strings[1])
+            try:
+                found = named.raw_string("section name").decode("latin-1")
+                report.check(found == name, at, "section %d is named %s, images have %s there", index,
+                             printable(found) or "nothing", name)
+            except Broken:
+                report.error(at, "the name of section %d, %s, is outside of .shstrtab", index, name)
+            for offset, what, value, right in (
+                    (4, "type", section.type, kind), (8, "flags", section.flags, flags),
+                    (40, "link", section.link, link), (44, "info", section.info, info),
+                    (48, "alignment", section.alignment, alignment), (56, "entry size", section.entry_size, entry_size)):
+                report.check(value == right, at + offset, "%s of section %s is %d, images have %d", what,
+                             name or "0", value, right)
+            if index == 0:
+                report.check(not any(fields), at, "the header of section 0 is not zero")
+                continue
+            right = section.offset if flags & ALLOC else 0
+            report.check(section.addr == right, at + 16, "section %s has address %d, its place is %d", name or "0",
+                         section.addr, right)
+            if section.end > len(data):
+                report.error(at + 24, "truncated: section %s ends at %d, the file at %d", name, section.end,
+                             len(data))
+                continue
+            self.sections[name] = section
+            report.records.append({
+                "offset": section.offset, "type": "section", "name": name, "size": section.size,
+                "loaded": "rw-" if flags & WRITE else "r-x" if flags & ALLOC else ""})
+
+    def layout(self):
+        """Where sections are, one behind the other; .debug_line alone is inside of another one."""
+        report, before = self.report, self.sections[".text"]
+        page = before.offset if before.offset in (4096, 16384, 65536) else 4096
+        report.check(before.offset == page, before.header_at + 24,
+                     ".text is at %d, which is no page size", before.offset)
+        self.gap(EHDR.size + 5 * PHDR.size, before.offset)
+        end = before.end
+        for name in (".eh_frame", ".eh_frame_hdr", ".hash", ".dynsym", ".dynstr", ".dynamic", ".debug_abbrev",
+                     ".debug_info", ".shstrtab"):
+            section = self.sections[name]
+            to = {".eh_frame_hdr": 4, ".debug_abbrev": 1, ".debug_info": 4, ".shstrtab": 1,
+                  ".dynamic": page}.get(name, 8)
+            place = align(before.end, to)
+            report.check(section.offset == place, section.header_at + 24, "%s is at %d, behind %s would be %d", name,
+                         section.offset, before.name, place)
+            before = section
+            self.gap(end, section.offset)
+            end = section.end
+        self.gap(end, len(self.data) - len(SECTIONS) * SHDR.size)
+        lines, strings = self.sections[".debug_line"], self.sections[".dynstr"]
+        report.check(strings.offset < lines.offset and lines.end < strings.end, lines.header_at + 24,
+                     ".debug_line, %d to %d, is not inside of .dynstr, %d to %d", lines.offset, lines.end,
+                     strings.offset, strings.end)
+
+    def gap(self, start, end):
+        found = re.search(rb"[^\0]", self.data[start:end])
+        self.report.check(not found, start + (found.start() if found else 0),
+                          "the space between two sections, %d to %d, is not zero", start, end)
+
+    def program_headers(self):
+        report, sections = self.report, self.sections
+        dynamic, hdr = sections[".dynamic"], sections[".eh_frame_hdr"]
+        wanted = ((1, 5, 0, sections[".dynstr"].end), (1, 6, dynamic.offset, dynamic.size),
+                  (2, 6, dynamic.offset, dynamic.size), (0x6474E550, 4, hdr.offset, hdr.size),
+                  (0x6474E551, 6, 0, 0))
+        for index, (kind, flags, offset, size) in enumerate(wanted):
+            at = EHDR.size + index * PHDR.size
+            found = PHDR.unpack_from(self.data, at)
+            for field, what, value, right in zip(
+                    (0, 4, 8, 16, 24, 32, 40), ("type", "flags", "offset", "vaddr", "paddr", "filesz", "memsz"),
+                    found, (kind, flags, offset, offset, offset, size, size)):
+                report.check(value == right, at + field, "%s of program header %d (%s) is %d, should be %d", what,
+                             index, PT_NAMES[kind], value, right)
+            alignment = found[7]
+            report.check(alignment and alignment & alignment - 1 == 0, at + 48,
+                         "alignment of program header %d (%s) is %d", index, PT_NAMES[kind], alignment)
+
+    # ----------------------------------------------------------------------------------- loaded parts
+
+    def text(self):
+        report, text = self.report, self.sections[".text"]
+        self.capacity = text.size // SLOT_STRIDE
+        report.summary["capacity"] = self.capacity
+        report.check(text.size and text.size % SLOT_STRIDE == 0, text.header_at + 32,
+                     ".text has %d bytes, which is not a number of slots of %d", text.size, SLOT_STRIDE)
+        if self.machine != 62:
+            return
+        salts = {}
+        for slot in range(self.capacity):
+            at = text.offset + slot * SLOT_STRIDE
+            code = self.data[at:at + SLOT_STRIDE]
+            flaw = slot_flaw(code)
+            if flaw is not None:
+                report.error(at + flaw, "byte %d of slot %d is 0x%02x, which no trampoline has there", flaw, slot,
+                             code[flaw])
+            other = salts.setdefault(code[:SLOT_SIZE], slot)
+            report.check(other == slot, at, "slot %d is byte for byte slot %d: some tools take them for one", slot,
+                         other)
+
+    def unwind(self):
+        report, text = self.report, self.sections[".text"]
+        frame = self.sections[".eh_frame"]
+        _, fdes = inspect_ehframe.read_eh_frame(report, self.cursor(".eh_frame"))
+        report.check(len(fdes) == text.size // SLOT_STRIDE, frame.header_at + 32, "%d FDEs for %d slots", len(fdes),
+                     text.size // SLOT_STRIDE)
+        for slot, fde in enumerate(fdes):
+            place = text.offset + slot * SLOT_STRIDE
+            report.check(fde.begin == place, fde.begin_at, "the FDE of slot %d is for %d, the slot is at %d", slot,
+                         fde.begin, place)
+            report.check(fde.reach == SLOT_SIZE, fde.begin_at + 4, "the FDE of slot %d is for %d bytes, a slot has"
+                         " %d", slot, fde.reach, SLOT_SIZE)
+        checked = {}
+        for fde in fdes:
+            if self.machine == 62 and id(fde.rows) not in checked:
+                rows = tuple((row.location, row.cfa, row.rules) for row in fde.rows)
+                checked[id(fde.rows)] = rows == SLOT_ROWS
+                report.check(rows == SLOT_ROWS, fde.offset, "the unwind rows are not those of the trampoline")
+        if fdes:
+            registers = MACHINES[self.machine].registers if self.machine in MACHINES else {}
+            report.summary["unwind"] = [inspect_ehframe.row_text(row, registers) for row in fdes[0].rows]
+            report.summary["fdes"] = len(fdes)
+        inspect_ehframe.read_eh_frame_hdr(report, self.cursor(".eh_frame_hdr"), frame.offset, fdes)
+
+    def hash(self):
+        report, cursor = self.report, self.cursor(".hash")
+        count = self.sections[".dynsym"].size // SYM.size
+        at = cursor.at
+        buckets, chains = cursor.unpack("II", ".hash")
+        report.check(buckets == 1, at, "nbucket is %d, images have 1", buckets)
+        report.check(chains == count, at + 4, "nchain is %d, .dynsym has %d symbols", chains, count)
+        at, rest = cursor.at, cursor.take(cursor.left(), ".hash")
+        report.check(len(rest) == 4 * (count + 1), at, ".hash has %d bytes for %d symbols, not %d", len(rest),
+                     count, 4 * (count + 1))
+        used = re.search(rb"[^\0]", rest)
+        report.check(not used, at + (used.start() if used else 0), "a chain of .hash is not empty")
+
+    def dynamic(self):
+        report, sections, cursor = self.report, self.sections, self.cursor(".dynamic")
+        strings = sections[".dynstr"]
+        for tag, name, value in ((4, "DT_HASH", sections[".hash"].offset),
+                                 (6, "DT_SYMTAB", sections[".dynsym"].offset), (5, "DT_STRTAB", strings.offset),
+                                 (10, "DT_STRSZ", strings.size), (11, "DT_SYMENT", SYM.size), (0, "DT_NULL", 0)):
+            at = cursor.at
+            found = cursor.unpack("QQ", ".dynamic")
+            report.check(found[0] == tag, at, "tag %d in place of %s, %d", found[0], name, tag)
+            report.check(found[1] == value, at + 8, "%s is %d, should be %d", name, found[1], value)
+        report.check(not cursor.left(), cursor.at, "%d bytes behind DT_NULL", cursor.left())
+
+    # ----------------------------------------------------------------------------------- names and lines
+
+    def lines(self):
+        program = self.program = inspect_lines.read(self.report, self.cursor(".debug_line"))
+        total = program.end - program.begin
+        self.report.summary.update(name_bytes=total, name_bytes_used=program.used - program.begin)
+
+    def symbols(self):
+        report, text = self.report, self.sections[".text"]
+        dynsym, strings = self.sections[".dynsym"], self.sections[".dynstr"]
+        whole = dynsym.size // SYM.size * SYM.size
+        report.check(whole == dynsym.size and whole // SYM.size == text.size // SLOT_STRIDE + 1,
+                     dynsym.header_at + 32, ".dynsym has %d bytes for %d slots", dynsym.size,
+                     text.size // SLOT_STRIDE)
+        rows = {}
+        for sequence in self.program.sequences if self.program else ():
+            report.check(rows.setdefault(sequence.addr, sequence) is sequence, sequence.offset,
+                         "a second line for address %d", sequence.addr)
+        named = 0
+        for index, symbol in enumerate(SYM.iter_unpack(self.data[dynsym.offset:dynsym.offset + whole])):
+            at = dynsym.offset + index * SYM.size
+            if index == 0:
+                report.check(not any(symbol), at, "the first symbol is not zero")
+                continue
+            place = text.offset + (index - 1) * SLOT_STRIDE
+            wanted = (GLOBAL_FUNC, 0, 1, place, SLOT_SIZE)
+            if symbol[1:] != wanted:
+                self.symbol_fields(at, index - 1, symbol[1:], wanted)
+            if symbol[0]:
+                named += 1
+                self.symbol(at, index - 1, symbol[0] + strings.offset, rows.pop(place, None), place)
+        for sequence in rows.values():
+            report.remark(sequence.offset, "a line for address %d, whose symbol has no name: written in part, or"
+                          " not a slot", sequence.addr)
+        report.check(not any(self.data[strings.offset:strings.offset + 4]), strings.offset,
+                     ".dynstr does not begin with four zero bytes")
+        report.check(self.data[strings.end - 1:strings.end] == b"\0", strings.end - 1, ".dynstr does not end with NUL")
+        report.summary["used"] = named
+
+    def symbol_fields(self, at, slot, found, wanted):
+        for offset, what, value, right in zip((4, 5, 6, 8, 16), ("st_info", "st_other", "st_shndx", "st_value",
+                                                                  "st_size"), found, wanted):
+            self.report.check(value == right, at + offset, "%s of slot %d is %d, should be %d", what, slot, value,
+                              right)
+
+    def symbol(self, at, slot, name_at, row, place):
+        report, program = self.report, self.program
+        record = {"offset": at, "type": "symbol", "slot": slot, "addr": place, "name": None, "line": None}
+        report.records.append(record)
+        raw = program.defined.get(name_at) if program else None
+        if raw is None:
+            report.error(at, "st_name of slot %d leads to %d, where no name is defined", slot, name_at)
+            return
+        record["name"] = text_of(report, raw, name_at, "name")
+        if row is None:
+            report.error(at, "slot %d has a name and no line", slot)
+            return
+        record["line"] = "%s:%d" % (inspect_lines.file_name(report, program, row.file, row.offset), row.line)
+        report.check(row.end == place + SLOT_SIZE, row.offset, "the line of slot %d ends at %s, the slot at %d", slot,
+                     row.end, place + SLOT_SIZE)
+
+    def debug(self):
+        report, text, cursor = self.report, self.sections[".text"], self.cursor(".debug_info")
+        at = cursor.at
+        length = cursor.number("I", "unit_length")
+        report.check(length == cursor.left(), at, "unit_length is %d, .debug_info has %d bytes behind it", length,
+                     cursor.left())
+        for code, what, value in (("H", "version", 4), ("I", "debug_abbrev_offset", 0), ("B", "address_size", 8),
+                                  ("B", "abbreviation", 1)):
+            at = cursor.at
+            found = cursor.number(code, what)
+            report.check(found == value, at, "%s of .debug_info is %d, images have %d", what, found, value)
+        at = cursor.at
+        report.summary["producer"] = text_of(report, cursor.raw_string("producer"), at, "producer")
+        for code, what, value in (("H", "language", 0x14), ("Q", "low_pc", text.offset), ("Q", "high_pc", text.size),
+                                  ("I", "stmt_list", 0)):
+            at = cursor.at
+            found = cursor.number(code, what)
+            report.check(found == value, at, "%s of .debug_info is %d, should be %d", what, found, value)
+        abbreviation = self.sections[".debug_abbrev"]
+        right = bytes((1, 0x11, 0, 0x25, 8, 0x13, 5, 0x11, 1, 0x12, 7, 0x10, 0x17, 0, 0, 0))
+        report.check(self.data[abbreviation.offset:abbreviation.end] == right, abbreviation.offset,
+                     ".debug_abbrev is not the one that .debug_info uses")
+
+
+def read(path, data):
+    return Reader(path, data).read()
+
+
+def describe(record):
+    """One record as text: a list of lines."""
+    if record["type"] == "section":
+        return ["%10d %8d  %3s  %s" % (record["offset"], record["size"], record["loaded"], record["name"])]
+    return ["%10d slot %-6d %6x  %s  %s" % (record["offset"], record["slot"], record["addr"],
+                                           record["name"] or "?", record["line"] or "(no line)")]
