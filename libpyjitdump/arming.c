@@ -193,16 +193,17 @@ void arming_start(void)
 
 int arming_set_enabled(bool enabled)
 {
-    wish = enabled ? ON : OFF;
-    settled = NOBODY;
     if (!started)
         return -ESRCH;
     if (!cpython.layout)
         return -ENOTSUP;
-    if (!cpython.Py_IsInitialized())
-        return 0;
-    if (!cpython.PyGILState_Check() || !cpython.PyThreadState_GetUnchecked())
+    bool runs = cpython.Py_IsInitialized();
+    if (runs && (!cpython.PyGILState_Check() || !cpython.PyThreadState_GetUnchecked()))
         return -EPERM;
+    wish = enabled ? ON : OFF;
+    settled = NOBODY;
+    if (!runs)
+        return 0;
     return settle(current_interpreter());
 }
 

@@ -139,12 +139,7 @@ static size_t append_qualname(struct py_object *code, char *out)
     struct py_object *name = cpython_code_object(code, layout->co_name);
     size_t written = noted ? codename_escape(out, CODENAME_QUALNAME_MAX, noted, strlen(noted), false)
                            : append_str(out, CODENAME_QUALNAME_MAX, name, false);
-    if (noted) {
-        qualname_note_children(code, noted);
-    } else {
-        out[written] = '\0';
-        qualname_note_children(code, out);
-    }
+    qualname_note_children(code);
     return written;
 }
 

@@ -210,6 +210,21 @@ bool cpython_own_perf_is_on(void)
     return value > 0 || (cpython.Py_IsInitialized() && stack_trampoline_is_active());
 }
 
+/* ------------------------------------------------------------------------------------- C recursion */
+
+void cpython_credit_recursion(int units)
+{
+    /* Offset of PyThreadState.c_recursion_remaining (3.12, Include/cpython/pystate.h), and the most that it
+     * can be (C_RECURSION_LIMIT): anything else there is not what we take it for. */
+    enum { REMAINING = 36, MOST = 10000 };
+    if (cpython.minor != 12 || cpython.free_threaded)
+        return;
+    char *tstate = cpython.PyThreadState_GetUnchecked();
+    int *remaining = (int *)(tstate + REMAINING);
+    if (tstate && *remaining >= -MOST && *remaining <= MOST)
+        *remaining += units;
+}
+
 /* --------------------------------------------------------------------------------- the self-checks */
 
 static bool text_is(struct py_object *text, const char *expected)

@@ -134,6 +134,10 @@ void cpython_set_evaluator(struct py_interp *interp, py_evaluator evaluator);
  * interpreter: -X perf, -X perf_jit, their environment variables, or sys.activate_stack_trampoline. */
 bool cpython_own_perf_is_on(void);
 
+/* 3.12 allows 1500 units of C recursion, and takes two for each call that goes through an evaluator. Gives
+ * `units` back to the calling thread, or takes them again where negative. Nothing on other versions. */
+void cpython_credit_recursion(int units);
+
 /* The self-checks. The first makes a code object and compares what the layout says with what CPython's
  * API says, co_extra included; `index` is a code-extra index that is in use for nothing yet. The second
  * is for the first frame that an evaluator gets. Both need the GIL and leave no exception. */

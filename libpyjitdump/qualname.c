@@ -5,7 +5,6 @@
 
 /* Opcodes, the same in 3.8, 3.9 and 3.10 (Include/opcode.h); instructions are two bytes. */
 enum { LOAD_BUILD_CLASS = 71, LOAD_CONST = 100, MAKE_FUNCTION = 132, EXTENDED_ARG = 144 };
-enum { CO_OPTIMIZED = 1 }; /* of co_flags: a function, as opposed to a module or a class body */
 enum { NAME_MOST = 4096 }; /* bytes noted; symbols are cut far below this */
 
 static ptrdiff_t extra_index = -1;
@@ -43,8 +42,8 @@ const char *qualname_of(struct py_object *code)
     return noted;
 }
 
-/* Notes "PREFIX NAME" for `code`, unless something is noted already. Returns what is noted. */
-static const char *note(struct py_object *code, const char *prefix, struct py_object *name)
+/* Notes a name for `code`, unless something is noted already. Returns what is noted. */
+static const char *note(struct py_object *code, struct py_object *name)
 {
     const char *known = qualname_of(code);
     if (known)
@@ -54,13 +53,11 @@ static const char *note(struct py_object *code, const char *prefix, struct py_ob
     ptrdiff_t length;
     char *copy = NULL;
     if (text && cpython.PyBytes_AsStringAndSize(text, &utf8, &length) == 0) {
-        size_t before = strlen(prefix);
         size_t most = (size_t)length > NAME_MOST ? NAME_MOST : (size_t)length;
-        copy = malloc(before + most + 1);
+        copy = malloc(most + 1);
         if (copy) {
-            memcpy(copy, prefix, before);
-            memcpy(copy + before, utf8, most);
-            copy[before + most] = '\0';
+            memcpy(copy, utf8, most);
+            copy[most] = '\0';
             if (cpython.Code_SetExtra(code, extra_index, copy)) {
                 free(copy);
                 copy = NULL;
@@ -70,19 +67,6 @@ static const char *note(struct py_object *code, const char *prefix, struct py_ob
     release(text);
     cpython.PyErr_Clear();
     return copy;
-}
-
-/* What is written before the bare name of a class defined in `parent`. */
-static void class_prefix(struct py_object *parent, const char *qualname, char *out, size_t size)
-{
-    struct py_object *flags = attribute(parent, "co_flags");
-    long value = flags ? cpython.PyLong_AsLong(flags) : 0;
-    release(flags);
-    out[0] = '\0';
-    if (strcmp(qualname, "<module>") == 0 || strlen(qualname) + sizeof ".<locals>." > size)
-        return;
-    strcpy(out, qualname);
-    strcat(out, value & CO_OPTIMIZED ? ".<locals>." : ".");
 }
 
 /* A constant that is a code object, or NULL. Borrowed. */
@@ -103,14 +87,22 @@ static bool has_code_constant(struct py_object *consts)
     return false;
 }
 
+/* A class body begins by storing its qualified name, its first constant, as __qualname__. The constant that
+ * MAKE_FUNCTION takes is the bare name. */
+static void note_class(struct py_object *code)
+{
+    struct py_object *consts = attribute(code, "co_consts");
+    if (consts && cpython.PyTuple_Size(consts) > 0)
+        note(code, cpython.PyTuple_GetItem(consts, 0)); /* what is no str is not noted */
+    release(consts);
+}
+
 /* Follows the instructions and notes a name at each MAKE_FUNCTION. */
-static void scan(struct py_object *parent, const char *qualname, struct py_object *consts,
-                 const uint8_t *ops, size_t size)
+static void scan(struct py_object *consts, const uint8_t *ops, size_t size)
 {
     ptrdiff_t last = -1, last_but_one = -1; /* constants loaded just before */
     uint32_t argument = 0;
     bool is_class = false;
-    char prefix[NAME_MOST];
 
     for (size_t i = 0; i + 1 < size; i += 2) {
         argument = argument << 8 | ops[i + 1];
@@ -120,11 +112,10 @@ static void scan(struct py_object *parent, const char *qualname, struct py_objec
             is_class = true;
         if (ops[i] == MAKE_FUNCTION) {
             struct py_object *code = code_constant(consts, last_but_one);
-            prefix[0] = '\0';
-            if (is_class)
-                class_prefix(parent, qualname, prefix, sizeof prefix);
-            if (code && last < cpython.PyTuple_Size(consts))
-                note(code, prefix, cpython.PyTuple_GetItem(consts, last));
+            if (code && is_class)
+                note_class(code);
+            if (code && last >= 0 && last < cpython.PyTuple_Size(consts))
+                note(code, cpython.PyTuple_GetItem(consts, last));
             is_class = false;
         }
         last_but_one = last;
@@ -134,7 +125,7 @@ static void scan(struct py_object *parent, const char *qualname, struct py_objec
     cpython.PyErr_Clear();
 }
 
-void qualname_note_children(struct py_object *code, const char *qualname)
+void qualname_note_children(struct py_object *code)
 {
     if (extra_index < 0)
         return;
@@ -144,7 +135,7 @@ void qualname_note_children(struct py_object *code, const char *qualname)
         char *ops;
         ptrdiff_t size;
         if (bytecode && cpython.PyBytes_AsStringAndSize(bytecode, &ops, &size) == 0)
-            scan(code, qualname, consts, (const uint8_t *)ops, (size_t)size);
+            scan(consts, (const uint8_t *)ops, (size_t)size);
         release(bytecode);
     }
     release(consts);
@@ -153,7 +144,7 @@ void qualname_note_children(struct py_object *code, const char *qualname)
 
 /* The functions that a function may yet define have names too: the calls that define them may be
  * running already, and will not be seen to begin. */
-static void note_tree(struct py_object *code, const char *qualname, int depth)
+static void note_tree(struct py_object *code, int depth)
 {
     enum { DEEPEST = 16 };
     struct py_object *consts = attribute(code, "co_consts");
@@ -161,13 +152,12 @@ static void note_tree(struct py_object *code, const char *qualname, int depth)
         release(consts);
         return;
     }
-    qualname_note_children(code, qualname);
+    qualname_note_children(code);
     ptrdiff_t count = cpython.PyTuple_Size(consts);
     for (ptrdiff_t i = 0; i < count; i++) {
         struct py_object *child = code_constant(consts, i);
-        const char *name = child ? qualname_of(child) : NULL;
-        if (name)
-            note_tree(child, name, depth + 1);
+        if (child)
+            note_tree(child, depth + 1);
     }
     release(consts);
 }
@@ -185,9 +175,10 @@ void qualname_note_existing(void)
             continue;
         struct py_object *code = attribute(function, "__code__");
         struct py_object *name = attribute(function, "__qualname__");
-        const char *noted = code && name ? note(code, "", name) : NULL;
-        if (noted)
-            note_tree(code, noted, 0);
+        if (code && name) {
+            note(code, name);
+            note_tree(code, 0);
+        }
         release(code);
         release(name);
     }

@@ -9,7 +9,7 @@
  *
  * and it runs before the function can. So when a code object is first called, the names of those it
  * defines are noted with them, in a code-extra slot of their own that CPython frees with the code object.
- * A class body's constant is the bare class name; the rest of its name is that of the code around it.
+ * A class body's constant is the bare class name, but the class body holds the rest itself.
  *
  * The GIL covers everything here. No function leaves a Python exception.
  */
@@ -22,8 +22,8 @@
  * every interpreter. False: names will do without qualification there. */
 bool qualname_start(void);
 
-/* Notes the names of what `code` defines, given its own. */
-void qualname_note_children(struct py_object *code, const char *qualname);
+/* Notes the names of what `code` defines. */
+void qualname_note_children(struct py_object *code);
 
 /* Notes the names of all functions that exist: for switching on in a program that runs already. */
 void qualname_note_existing(void);

@@ -5,6 +5,7 @@
 #include "elfblock.h"
 #include "elfimage.h"
 #include "foreign.h"
+#include "lock.h"
 #include "log.h"
 #include "outfile.h"
 #include "registry.h"
@@ -21,7 +22,6 @@ static const struct sink *const sinks[] = {&sink_elf, &sink_jitdump, &sink_perfm
 enum { SINKS = sizeof sinks / sizeof *sinks };
 
 static struct {
-    pthread_mutex_t lock;
     struct config config;
     pid_t pid;                /* of the process whose files are open; 0: none yet */
     unsigned failed;          /* outputs that are switched off */
@@ -38,50 +38,15 @@ static struct {
     uint32_t unwind_size;
 } session = {.pid = 0, .next_index = 1, .wants_room = true};
 
-static const char overflow_name[] = "py::<functions beyond PYJD_MAX_FUNCTIONS>:";
+/* In the place of a file name: who says so. */
+static const char overflow_name[] = "py::<functions beyond PYJD_MAX_FUNCTIONS>:<libpyjitdump>";
+enum { OVERFLOW_FILE_AT = sizeof "py::<functions beyond PYJD_MAX_FUNCTIONS>:" - 1 };
 
-/* ------------------------------------------------------------------------------- the lock and forks */
-
-static void lock(void)
-{
-    pthread_mutex_lock(&session.lock);
-}
-
-static void unlock(void)
-{
-    pthread_mutex_unlock(&session.lock);
-}
-
-/* A fork waits until no other thread is in the middle of a publication, so that the child finds
- * everything whole. The lock is an error-checking one, because a crash handler may fork while its own
- * thread is in here: then locking fails instead of waiting for ever. Such a lock knows its owner by thread
- * id, which is another in the child, so there it is made anew rather than unlocked. */
-static bool locked_for_fork;
-
-static void make_lock(void)
-{
-    pthread_mutexattr_t attr;
-    pthread_mutexattr_init(&attr);
-    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ERRORCHECK);
-    pthread_mutex_init(&session.lock, &attr);
-    pthread_mutexattr_destroy(&attr);
-}
-
-static void before_fork(void)
-{
-    locked_for_fork = pthread_mutex_lock(&session.lock) == 0;
-}
-
-static void after_fork_in_parent(void)
-{
-    if (locked_for_fork)
-        unlock();
-}
+/* ------------------------------------------------------------------------------------------- start */
 
 static void start_once(void)
 {
-    make_lock();
-    pthread_atfork(before_fork, after_fork_in_parent, make_lock);
+    lock_start();
 
     config_read(&session.config);
     size_t backings = 0;
@@ -197,9 +162,9 @@ static bool is_alive(void)
 bool session_is_alive(void)
 {
     session_config();
-    lock();
+    lock_take();
     bool alive = is_alive();
-    unlock();
+    lock_release();
     return alive;
 }
 
@@ -209,27 +174,28 @@ bool session_is_alive(void)
 static void make_room(void)
 {
     struct arena_block *block = NULL;
-    lock();
+    lock_take();
     begin_process();
     bool mine = !session.making_room && is_alive() && arena_wants_block(&session.arena);
     if (mine)
         session.making_room = true;
     else
         session.wants_room = session.making_room;
-    unlock();
+    lock_release();
     if (!mine)
         return;
 
     int err = arena_make(&session.arena, &block);
 
-    lock();
+    lock_take();
     if (!err)
         arena_give(&session.arena, block);
     session.making_room = false;
     session.wants_room = false;
+    lock_wake();
     if (session.arena.backings[0] != &elfblock_backing)
         session.failed |= session.config.outputs & OUTPUT_ELF; /* arena_make has logged why */
-    unlock();
+    lock_release();
 }
 
 /* Takes a slot and makes it known under a name. */
@@ -252,10 +218,10 @@ static int publish_new(const char *symbol, size_t length, size_t file_offset, in
 
 static int publish_overflow(struct arena_slot *slot)
 {
-    size_t length = sizeof overflow_name - 1;
     int err = 0;
     if (!session.overflow.code)
-        err = publish_new(overflow_name, length, length, 0, &session.overflow);
+        err = publish_new(overflow_name, sizeof overflow_name - 1, OVERFLOW_FILE_AT, 1,
+                          &session.overflow);
     if (session.overflowed++ == 0)
         log_line(LOG_WARN,
                  "%u functions have names of their own, the most that PYJD_MAX_FUNCTIONS allows; "
@@ -278,6 +244,16 @@ static int find_or_publish(const struct codename *name, struct arena_slot *slot)
     return publish_new(name->symbol, name->length, name->file_offset, name->line, slot);
 }
 
+/* Another thread is making the block that is needed now. It is not waited for for ever: it may be waiting
+ * for the dynamic loader, and that for this thread. False: there is no room yet. */
+static bool wait_for_room(void)
+{
+    bool woken = true;
+    while (woken && session.making_room)
+        woken = lock_wait();
+    return woken;
+}
+
 int session_publish(const struct codename *name, void **code)
 {
     static bool out_of_room;
@@ -287,13 +263,15 @@ int session_publish(const struct codename *name, void **code)
     session_config();
     if (session.wants_room || session.pid != getpid())
         make_room();
-    lock();
+    lock_take();
     int err = is_alive() ? find_or_publish(name, &slot) : -EIO;
+    if (err == -EAGAIN && wait_for_room())
+        err = find_or_publish(name, &slot);
     if (err && err != -EIO && err != -EAGAIN && !out_of_room) {
         out_of_room = true;
         log_line(LOG_WARN, "functions called from now on have no names: %s", strerror(-err));
     }
-    unlock();
+    lock_release();
     *code = slot.code;
     errno = saved;
     return err;
@@ -303,7 +281,7 @@ int session_add_foreign(const struct sink_code *code)
 {
     int saved = errno, err = 0;
     session_config();
-    lock();
+    lock_take();
     begin_process();
     struct foreign *copy = foreign_copy(code);
     if (!copy) {
@@ -316,7 +294,7 @@ int session_add_foreign(const struct sink_code *code)
         announce(&copy->code);
         err = is_alive() ? 0 : -EIO;
     }
-    unlock();
+    lock_release();
     errno = saved;
     return err;
 }
@@ -333,7 +311,7 @@ void session_get_status(struct session_status *status)
 {
     int saved = errno;
     session_config();
-    lock();
+    lock_take();
     memset(status, 0, sizeof *status);
     status->functions = session.registry.count;
     status->overflowed = session.overflowed;
@@ -345,6 +323,6 @@ void session_get_status(struct session_status *status)
     put_path(status->image_path, &sink_elf);
     put_path(status->jitdump_path, &sink_jitdump);
     put_path(status->map_path, &sink_perfmap);
-    unlock();
+    lock_release();
     errno = saved;
 }

@@ -21,7 +21,7 @@ FLOORS = [
     (3, ['evalhook', 'interp', 'codename', 'qualname', 'cpython']),
     (2, ['registry', 'foreign', 'elfblock', 'sink', 'sink_jitdump', 'sink_perfmap', 'sink_elf']),
     (1, ['arena', 'elfimage', 'ehframe', 'jitdump_format']),
-    (0, ['arch/arch', 'arch/x86_64', 'arch/aarch64', 'outfile', 'bytes', 'config', 'log', 'platform']),
+    (0, ['arch/arch', 'arch/x86_64', 'arch/aarch64', 'outfile', 'bytes', 'config', 'lock', 'log', 'platform']),
 ]
 
 # Within a floor: who may include whom.

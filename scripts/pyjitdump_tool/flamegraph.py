@@ -36,7 +36,8 @@ def add_arguments(parser):
     parser.add_argument("-o", "--output", default="flamegraph.html", metavar="FILE",
                         help="the page; - for standard output (default: %(default)s)")
     parser.add_argument("--title", help="heading (default: the command that was recorded)")
-    parser.add_argument("--icicle", action="store_true", help="outermost functions at the top")
+    parser.add_argument("--root-below", action="store_true",
+                        help="outermost functions at the bottom; the page has a button for it, too")
     parser.add_argument("--min-percent", type=float, default=0.01, metavar="N",
                         help="leave out frames below N percent of the time, thinner than a pixel (default: 0.01)")
 
@@ -61,7 +62,7 @@ def page_data(read, profile, args):
         ui.number_text(profile.samples), read.event or "?", profile.table.selection.view,
         ", only %s" % chosen if chosen else "")
     return {"title": args.title or read.title, "subtitle": subtitle, "unit": read.unit, "total": profile.weight,
-            "kindNames": stacks.KINDS, "kinds": tree.shares(profile), "icicle": args.icicle,
+            "kindNames": stacks.KINDS, "kinds": tree.shares(profile), "rootBelow": args.root_below,
             "frames": frames, "nodes": nodes}
 
 

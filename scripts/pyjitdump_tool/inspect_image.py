@@ -366,3 +366,28 @@ def describe(record):
         return ["%10d %8d  %3s  %s" % (record["offset"], record["size"], record["loaded"], record["name"])]
     return ["%10d slot %-6d %6x  %s  %s" % (record["offset"], record["slot"], record["addr"],
                                            record["name"] or "?", record["line"] or "(no line)")]
+
+
+def symbol_lines(path):
+    """{symbol: line} of an image, as far as it can be read; {} for other files."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError:
+        return {}
+    if data[:4] != MAGIC:
+        return {}
+    reader = Reader(path, data)
+    try:
+        reader.elf_header()
+        dynsym, strings = reader.sections[".dynsym"], reader.sections[".dynstr"]
+        reader.lines()
+    except (Broken, KeyError):
+        return {}
+    lines = {sequence.addr: sequence.line for sequence in reader.program.sequences}
+    found = {}
+    for symbol in SYM.iter_unpack(data[dynsym.offset:dynsym.offset + dynsym.size // SYM.size * SYM.size]):
+        name = reader.program.defined.get(strings.offset + symbol[0]) if symbol[0] else None
+        if name and symbol[4] in lines:
+            found[name.decode("utf-8", "replace")] = lines[symbol[4]]
+    return found

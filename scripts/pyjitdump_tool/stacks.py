@@ -161,6 +161,7 @@ class Table:
         self._frames, self._stacks, self._threads = {}, {}, {}
         self._lines = {}                        # line -> frame number
         self._known = self._lines.__getitem__
+        self._callers, self._cached = {}, 0     # text of all lines but the leaf's; its bytes in sum
         self._view = VIEW_FUNCTIONS[selection.view]
 
     def frame_number(self, frame):
@@ -181,12 +182,39 @@ class Table:
         return self._threads[thread]
 
     def stack_number(self, body):
-        """The number of the stack in a block of lines, leaf first; None if it is not selected."""
+        """The number of the stack in a block of lines, leaf first; None if it is not selected.
+
+        Where a function is interrupted differs from sample to sample, but its callers' addresses are the
+        same again and again. So the callers are looked up as one text, and the leaf by itself.
+        """
+        leaf, _, rest = body.partition(b"\n")
+        callers = self._callers.get(rest)
+        if callers is None:
+            self._cached += len(rest)
+            if self._cached > CACHED_BYTES:
+                self._callers.clear()
+                self._cached = len(rest)
+            # {leaf's frame number: stack number} of the stacks with these callers, and the callers
+            callers = self._callers[rest] = {}, self._numbers(rest)
+        frame = self._lines.get(leaf)
+        if frame is None:
+            frame = self._line_number(leaf) if leaf else -1
+        known, numbers = callers
+        number = known.get(frame, known)
+        if number is known:
+            number = known[frame] = self._intern(numbers + [frame] if frame >= 0 else numbers)
+        return number
+
+    def _numbers(self, text):
+        """Frame numbers, root first, of lines that are leaf first."""
+        lines = text.split(b"\n") if text else []
+        lines.reverse()
         try:
-            numbers = list(map(self._known, body.split(b"\n")))
+            return list(map(self._known, lines))
         except KeyError:
-            numbers = [self._line_number(line) for line in body.split(b"\n")] if body else []
-        numbers.reverse()
+            return [self._line_number(line) for line in lines]
+
+    def _intern(self, numbers):
         if self.selection.modules and not any(self.selection.wants_frame(self.frames[number]) for number in numbers):
             return None
         stack = tuple(self._view(numbers, self.kinds))
@@ -228,8 +256,8 @@ def blocks(stream):
 
 def parse_samples(stream, table):
     """Samples of a byte stream that holds the output of `perf script -F FIELDS --ns`."""
-    event_wanted, threads, bodies, cached = table.selection.event.encode(), {}, {}, 0
-    match, none, names = HEAD.match, object(), {}
+    event_wanted, threads = table.selection.event.encode(), {}
+    match, none, names, stack_number = HEAD.match, object(), {}, table.stack_number
     for head, body in blocks(stream):
         found = match(head)
         if not found:
@@ -246,13 +274,7 @@ def parse_samples(stream, table):
             thread = threads[key] = table.thread_number(Thread(int(pid), int(tid), comm.decode("utf-8", "replace")))
         if thread is None:
             continue
-        stack = bodies.get(body, none)
-        if stack is none:
-            cached += len(body)
-            if cached > CACHED_BYTES:
-                bodies.clear()
-                cached = len(body)
-            stack = bodies[body] = table.stack_number(body)
+        stack = stack_number(body)
         if stack is not None:
             yield Sample(thread, stack, int(period), int(seconds + fraction.ljust(9, b"0")), names[event])
 

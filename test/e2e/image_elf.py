@@ -75,7 +75,7 @@ class Image:
         return [symbol.name for symbol in self.symbols]
 
     def lines(self):
-        """The rows of .debug_line, whose program is run to its end."""
+        """The rows of published functions in .debug_line, whose program is run to its end."""
         section = self.sections[".debug_line"]
         return list(run_line_program(self.data[section.offset:section.offset + section.size]))
 
@@ -89,27 +89,41 @@ def leb(data, at, signed=False):
             return value - (1 << shift) if signed and byte & 0x40 else value, at
 
 
+def file_list(data, at, end):
+    """The names that a line number unit's header ends with."""
+    files = [None]
+    while data[at]:
+        name_end = data.index(b"\0", at, end)
+        files.append(data[at:name_end].decode("utf-8"))
+        at = name_end + 1
+        for _ in range(3):                                  # directory, time, length
+            at = leb(data, at)[1]
+    need(at + 1 == end, "the list of files ends at", at, end)
+    return files
+
+
 def run_line_program(data):
     """DWARF 4, section 6.2, as far as the library uses it; any other opcode is an error."""
-    length, version, header = struct.unpack_from("<IHI", data)
+    length, version, header_length = struct.unpack_from("<IHI", data)
     need(length + 4 == len(data) and version == 4, "line number unit", length, version)
-    at, files, row, begun = 10 + header, [None], {}, None
+    opcode_base, at = data[15], 10 + header_length
+    need(data[15 + opcode_base] == 0, "directories")
+    files = file_list(data, 16 + opcode_base, at)
+    row, begun = {}, None
     while at < len(data):
         opcode, at = data[at], at + 1
-        if opcode == 7:                                     # DW_LNS_set_basic_block: not used yet
+        if opcode == 7:                                     # DW_LNS_set_basic_block: nothing
             continue
         if opcode == 0:
             size, at = leb(data, at)
             extended, operands, at = data[at], data[at + 1:at + size], at + size
-            if extended == 3:                               # DW_LNE_define_file
-                need(operands[-4:] == b"\0\0\0\0", "file", operands)
-                files.append(operands[:-4].decode("utf-8"))
-            elif extended == 2:                             # DW_LNE_set_address
+            if extended == 2:                               # DW_LNE_set_address
                 row["addr"], = struct.unpack("<Q", operands)
-            else:                                           # DW_LNE_end_sequence
-                need(extended == 1 and size == 1 and begun, "extended opcode", extended)
+                continue
+            need(extended == 1 and size == 1 and begun, "extended opcode", extended)
+            if begun[1] != 1:                               # DW_LNE_end_sequence; 1: not published yet
                 yield Line(begun[0], row["addr"], files[begun[1]], begun[2])
-                row, begun = {}, None
+            row, begun = {}, None
         elif opcode == 4:                                   # DW_LNS_set_file
             row["file"], at = leb(data, at)
         elif opcode == 3:                                   # DW_LNS_advance_line

@@ -188,11 +188,17 @@ else:
 @pytest.mark.parametrize("how", [
     "plain", "through_c", "plain_then_c", "by_key", "Item", "method", "generator"])
 def test_depth_under_the_default_limit(runner, python, how, where):
-    """CPython 3.12 counts each entry into the evaluator, two units of 1500, as C recursion, and
-    with a foreign evaluator each Python call is one."""
+    """CPython 3.12 counts each entry into the evaluator, two units of 1500, as C recursion, and with a
+    foreign evaluator each Python call is one. The library gives back what its calls took, by an
+    estimate from above: where C recursion is what ends it, it may go deeper than without, never less."""
     bare, preloaded = both(runner, python, DEPTH, how, where)
     assert bare[0] == 0 and bare[1].startswith(b"RecursionError")
-    assert preloaded == bare
+    if python.version[1] == 12 and how in ("through_c", "plain_then_c", "by_key", "Item"):
+        assert preloaded[0] == 0 and preloaded[2] == bare[2]
+        reached, without = (int(out.split()[-1]) for out in (preloaded[1], bare[1]))
+        assert without <= reached < 2 * without
+    else:
+        assert preloaded == bare
 
 
 DEEP = """

@@ -70,12 +70,40 @@ class Prepared:
 
 def test_leftover_of_a_recycled_id(runner, python):
     """A dead process' image under the same name is replaced, not written into."""
-    prepared = Prepared(runner, python, 'echo old >"$image"; ln "$image" "$1/kept"; chmod 644 "$image"')
+    prepared = Prepared(runner, python, 'echo old >"$image"; chmod 644 "$image"; touch -d "1 hour ago" "$image"')
     assert prepared.ran() == []
-    assert (prepared.directory / "kept").read_bytes() == b"old\n"
     assert stat.S_IMODE(os.stat(str(prepared.image)).st_mode) == 0o600
     assert prepared.image.read_bytes()[:4] == b"\x7fELF"
     assert any(name.startswith("py::f:") for name in all_names(prepared.directory, prepared.result.pid))
+
+
+def test_linked_leftover(runner, any_python):
+    """What has another name as well keeps its content there."""
+    prepared = Prepared(runner, any_python,
+                        'echo old >"$image"; touch -d "1 hour ago" "$image"; ln "$image" "$1/kept"')
+    assert prepared.ran() == []
+    assert (prepared.directory / "kept").read_bytes() == b"old\n"
+    assert any(name.startswith("py::f:") for name in all_names(prepared.directory, prepared.result.pid))
+
+
+EXEC = """
+import os, sys
+def before_exec(): return 1
+def after_exec(): return 1
+before_exec() if len(sys.argv) == 1 else after_exec()
+if len(sys.argv) == 1:
+    os.execv(sys.executable, [sys.executable, __file__, "again"])
+print(1)
+"""
+
+
+def test_exec_keeps_the_images_of_before(runner, python):
+    """The same process id, and samples of both lives in one recording."""
+    result = runner.quiet(python, EXEC)
+    per_image = [image_elf.read(path).names() for path in images(runner.directory, result.pid)]
+    before = [i for i, names in enumerate(per_image) if any("py::before_exec:" in name for name in names)]
+    after = [i for i, names in enumerate(per_image) if any("py::after_exec:" in name for name in names)]
+    assert len(before) == len(after) == 1 and before < after
 
 
 HOSTILE = {
@@ -123,7 +151,7 @@ def test_a_living_process_image_is_not_replaced(runner, any_python):
     """As a process of another container with the same id would find it: its owner holds a lock."""
     tool("flock", "util-linux")
     prepared = Prepared(runner, any_python,
-                        'echo theirs >"$image"; flock -n "$image" sleep 5 >/dev/null 2>&1 & '
+                        'echo theirs >"$image"; flock "$image" sleep 5 >/dev/null 2>&1 & '
                         'until ! flock -n "$image" true; do sleep 0.05; done')
     lines = prepared.ran()
     assert prepared.image.read_bytes() == b"theirs\n"

@@ -110,11 +110,14 @@ def test_long_paths(runner, any_python):
 
 # ---------------------------------------------------------------------------------------- its writes
 
+PWRITES = 3     # a function: its names, its line, its symbol's name
+
+
 def test_writes(runner, any_python, tmp_path):
-    """On a file system where names are written with system calls, publishing takes two; on others none."""
+    """Publishing is stores into a mapping on ext4, XFS and tmpfs; elsewhere see below."""
     tool("strace", "strace")
     count = 300
-    for directory, most in (tmp_path, 2), ("/dev/shm", 0):
+    for directory in tmp_path, "/dev/shm":
         if not os.access(str(directory), os.W_OK):
             continue
         log = tmp_path / "strace.log"
@@ -140,8 +143,10 @@ def test_writes(runner, any_python, tmp_path):
         assert names >= count
         writes = re.findall(r"^\d+ +(\w+)\(\d+<[^>]*/pyjd-\d+-\d+\.so>", text, re.M)
         assert writes.count("write") == len(paths)                      # each whole image
-        assert writes.count("pwrite64") in ((0, most * names) if most else (0,)), writes.count("pwrite64")
-        assert len(writes) == writes.count("write") + writes.count("pwrite64")
+        if directory == "/dev/shm":
+            assert len(writes) == len(paths)
+        else:       # a temporary directory may be on any file system
+            assert writes.count("pwrite64") in (0, PWRITES * names)
 
 
 @pytest.fixture
@@ -177,7 +182,7 @@ def test_written_by_system_calls(runner, any_python, other_filesystem, tmp_path)
     assert wanted_names(1500) <= set(names)
     writes = re.findall(r"^\d+ +(\w+)\(\d+<[^>]*/pyjd-\d+-\d+\.so>", text, re.M)
     assert writes.count("write") == len(paths)
-    assert writes.count("pwrite64") == 2 * len(names)
+    assert writes.count("pwrite64") == PWRITES * len(names)
 
 
 # --------------------------------------------------------------------------------- readers meanwhile

@@ -161,7 +161,8 @@ print(*children)
 
 
 def test_exec_in_the_same_process(runner, python):
-    """exec keeps the process id: the new program's files replace the old one's."""
+    """exec keeps the process id. The jitdump has times, and goes on, so that samples from before keep
+    their names; the map has none, and addresses begin to mean something else: it is new."""
     result = runner.quiet(python, """
 import os, sys
 def first_life(): pass
@@ -171,8 +172,10 @@ if len(sys.argv) == 1:
     os.execv(sys.executable, [sys.executable, sys.argv[0], "again"])
 second_life()
 """)
-    names = own(runner.names(result.pid))
-    assert "second_life" in names and "first_life" not in names
+    names = runner.dump_names(result.pid)
+    assert own(names) == ["<module>", "first_life", "<module>", "second_life"]
+    assert own(runner.map_names(result.pid)) == ["<module>", "second_life"]
+    assert runner.map_names(result.pid) == names[-len(runner.map_names(result.pid)):]
 
 
 def test_child_program_has_files_of_its_own(runner, python):

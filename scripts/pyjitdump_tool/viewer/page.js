@@ -65,12 +65,12 @@
 
   const details = element("details");
   const root = tree();
-  const chart = flamegraph()
+  const chart = flamegraph.default()
     .width(Math.max(400, document.documentElement.clientWidth - 32))
     .cellHeight(18)
     .minFrameSize(0.5)
     .transitionDuration(0)
-    .inverted(data.icicle)
+    .inverted(!data.rootBelow)
     .sort(true)
     .setColorMapper((d) => d.highlight ? found : d.data.colour || "#ddd")
     .setLabelHandler(describe)
@@ -94,6 +94,7 @@
   element("search").addEventListener("submit", (event) => { event.preventDefault(); search(); });
   element("clear").addEventListener("click", () => { element("term").value = ""; search(); });
   element("reset").addEventListener("click", () => chart.resetZoom());
+  element("flip").addEventListener("click", () => { chart.inverted(!chart.inverted()); chart.update(); });
   addEventListener("resize", () => {
     chart.width(Math.max(400, document.documentElement.clientWidth - 32));
     chart.update();
