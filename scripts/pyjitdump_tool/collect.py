@@ -94,6 +94,21 @@ def add_libraries(directory, jit, files):
     return interpreters, missing, size
 
 
+def add_vdso(directory):
+    """The code that the kernel puts into each process, which is no file."""
+    try:
+        with open("/proc/self/maps") as maps:
+            line = next(line for line in maps if line.rstrip().endswith("[vdso]"))
+        start, end = (int(number, 16) for number in line.split()[0].split("-"))
+        with open("/proc/self/mem", "rb", buffering=0) as memory:
+            memory.seek(start)
+            data = memory.read(end - start)
+    except (OSError, StopIteration):
+        return
+    with open(os.path.join(directory, "symfs", "[vdso]"), "wb") as file:
+        file.write(data)
+
+
 def alive(pid):
     try:
         os.kill(pid, 0)

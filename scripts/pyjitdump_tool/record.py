@@ -334,6 +334,7 @@ class Job:
         if not self.args.no_libraries:
             interpreters, missing, _ = collect.add_libraries(self.directory, self.jit, files)
             collect.add_kernel(self.directory)
+            collect.add_vdso(self.directory)
             for path in missing:
                 if not collect.OUR_FILE.search(path):
                     self.say("%s is gone; stacks through it may be cut" % path)

@@ -5,7 +5,7 @@
     jit/              PYJD_DIR of the recorded processes: ELF images, jitdumps
     maps/             their perf maps
     symfs/            the interpreter and the libraries that the stacks go through, by absolute path, for
-                      `perf script --symfs`; the place where jit/ was is a relative link to jit/
+                      `perf script --symfs`, and [vdso]; the place where jit/ was is a relative link to jit/
     kallsyms          the kernel's symbols, where the recorder could see them
 
 perf finds images by the absolute path they had. Reading always goes through symfs/, so a recording that

@@ -98,10 +98,14 @@ def python_function(frame):
 
 
 def reaches_start(sample):
-    """Whether the stack goes out to where the process or the thread began."""
-    return bool(sample.frames) and re.match(
-        r"_start$|_?_?clone3?$|_dl_start_user$|__libc_start_main|start_thread$",
-        sample.frames[-1].symbol)
+    """Whether the stack goes out to where the process or the thread began. A stripped libc has no name
+    for that place, but nothing else of libc calls into Python from below."""
+    if not sample.frames:
+        return False
+    last = sample.frames[-1]
+    return bool(re.match(r"_start$|_?_?clone3?$|_dl_start_user$|__libc_start_main|start_thread$",
+                         last.symbol)) or (
+        last.symbol == "[unknown]" and "/libc.so" in last.dso)
 
 
 def missing():

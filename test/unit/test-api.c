@@ -313,7 +313,8 @@ START_TEST(one_output_fails)
     ck_assert_int_eq(add(&code), 0);
     unit_capture_end(&err);
     ck_assert_uint_eq(get_status().outputs_failed, PYJD_OUTPUT_JITDUMP);
-    ck_assert_str_eq(get_status().jitdump_path, "");
+    struct pyjd_status status = get_status();
+    ck_assert_str_eq(status.jitdump_path, "");
     ck_assert_int_gt(unit_size(map), 0);
 }
 END_TEST
