@@ -244,11 +244,16 @@ static int find_or_publish(const struct codename *name, struct arena_slot *slot)
     return publish_new(name->symbol, name->length, name->file_offset, name->line, slot);
 }
 
-/* Another thread is making the block that is needed now. It is not waited for for ever: it may be waiting
- * for the dynamic loader, and that for this thread. False: there is no room yet. */
-static bool wait_for_room(void)
+/* The block in use is full before there is another: makes one, or waits for the thread that does, but not for
+ * ever: it may be waiting for the dynamic loader, and that for this thread. False: there is no room yet. */
+static bool get_room(void)
 {
     bool woken = true;
+    if (!session.making_room) {
+        lock_release();
+        make_room();
+        lock_take();
+    }
     while (woken && session.making_room)
         woken = lock_wait();
     return woken;
@@ -256,6 +261,7 @@ static bool wait_for_room(void)
 
 int session_publish(const struct codename *name, void **code)
 {
+    enum { TRIES = 4 }; /* other threads may fill what was made meanwhile */
     static bool out_of_room;
     struct arena_slot slot = {0};
     int saved = errno;
@@ -265,7 +271,7 @@ int session_publish(const struct codename *name, void **code)
         make_room();
     lock_take();
     int err = is_alive() ? find_or_publish(name, &slot) : -EIO;
-    if (err == -EAGAIN && wait_for_room())
+    for (int i = 0; i < TRIES && err == -EAGAIN && get_room(); i++)
         err = find_or_publish(name, &slot);
     if (err && err != -EIO && err != -EAGAIN && !out_of_room) {
         out_of_room = true;

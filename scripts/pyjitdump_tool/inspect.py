@@ -10,7 +10,7 @@ import re
 import stat
 import sys
 
-from . import inspect_image, inspect_jitdump, inspect_map, ui
+from . import inspect_elf, inspect_image, inspect_jitdump, inspect_map, ui
 from .inspect_common import ERROR, printable
 
 EPILOG = """\
@@ -61,7 +61,7 @@ def examine(path):
     for module, matches in KINDS:
         if matches(path, data):
             return module, module.read(path, data)
-    what = "an ELF file, but no image of libpyjitdump" if data[:4] == inspect_image.MAGIC else \
+    what = "an ELF file, but no image of libpyjitdump" if data[:4] == inspect_elf.MAGIC else \
         "none of what inspect reads: a jitdump, an ELF image (pyjd-PID-N.so), a perf map"
     raise ui.UserError("%s is %s" % (printable(path), what))
 

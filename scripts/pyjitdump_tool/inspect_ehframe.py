@@ -123,27 +123,41 @@ def run_instructions(data, start, end, cie=None, factors=(1, -8), order="<"):
     return machine.rows
 
 
+def _augmentation(report, body, letters):
+    """Reads the CIE's augmentation data (LSB 10.6.1.1.1) and returns the encoding of pointers in FDEs."""
+    at, encoding = body.at, 0
+    length = body.leb128(False, "augmentation length")
+    inner = Cursor(body.data, body.at, body.at + length, body.order)
+    body.take(length, "augmentation data")
+    for letter in letters[1:]:
+        if letter == "S":
+            continue
+        found = inner.number("B", "pointer encoding")
+        if letter == "R":
+            encoding = found
+            if found & 0x0F not in _FORMATS or found & 0xF0 not in (0, PE_PCREL):
+                raise Broken(inner.at - 1, "pointer encoding 0x%02x is not one that is used here", found)
+        elif letter == "P":
+            read_pointer(inner, found, 0, "personality routine")
+    report.check(not inner.left(), at, "augmentation data is %d bytes long, %r needs %d", length, letters,
+                 length - inner.left())
+    return encoding
+
+
 def _read_cie(report, offset, body):
     version = body.number("B", "CIE version")
     report.check(version in (1, 3, 4), offset + 8, "CIE version is %d", version)
     at = body.at
     augmentation = body.raw_string("augmentation").decode("latin-1")
-    if augmentation not in ("", "zR"):
-        raise Broken(at, "augmentation %r is not one that is used here: \"zR\" is", augmentation)
+    if augmentation and (augmentation[0] != "z" or set(augmentation[1:]) - set("RLPS")):
+        raise Broken(at, "augmentation %r is not one that is known here", augmentation)
     code_factor = body.leb128(False, "code alignment factor")
     data_factor = body.leb128(True, "data alignment factor")
     return_at = body.at
     register = body.number("B", "return register") if version == 1 else body.leb128(False, "return register")
     report.check(register in (16, 30), return_at,
                  "return address register is %d: 16 on x86-64, 30 on aarch64", register)
-    encoding = 0
-    if augmentation:
-        at = body.at
-        length = body.leb128(False, "augmentation length")
-        report.check(length == 1, at, "augmentation data is %d bytes long, \"zR\" has 1", length)
-        encoding = body.number("B", "pointer encoding")
-        if encoding & 0x0F not in _FORMATS or encoding & 0xF0 not in (0, PE_PCREL):
-            raise Broken(body.at - 1, "pointer encoding 0x%02x is not one that is used here", encoding)
+    encoding = _augmentation(report, body, augmentation) if augmentation else 0
     rows = run_instructions(body.data, body.at, body.end, None, (code_factor, data_factor), body.order)
     report.check(len(rows) == 1, body.at, "the CIE's instructions move on to another address")
     report.check(rows[-1].cfa is not None, body.at, "the CIE does not say where the CFA is")
@@ -162,7 +176,7 @@ def _read_fde(report, offset, body, cies, memo):
     if cie.augmentation:
         at = body.at
         length = body.leb128(False, "augmentation length")
-        report.check(length == 0, at, "the FDE has %d bytes of augmentation data", length)
+        report.check(length == 0 or "L" in cie.augmentation, at, "the FDE has %d bytes of augmentation data", length)
         body.take(length, "augmentation data")
     key = cie.offset, body.data[body.at:body.end]
     if key not in memo:

@@ -7,7 +7,7 @@ unwinding for example, is a remark: other producers write less than libpyjitdump
 import os
 import re
 
-from . import inspect_ehframe
+from . import inspect_ehframe, inspect_ranges
 from .inspect_common import (MACHINES, OTHER_MACHINES, SLOT_ROWS, SLOT_SIZE, Broken, Cursor, Report, align,
                              looks_like_slot, machine_name, printable, slot_flaw, text_of)
 
@@ -25,15 +25,6 @@ class _Function:
 
     def __init__(self):
         self.debug = self.unwind = None
-
-
-class _Code:
-    """A LOAD, as far as others have to agree with it."""
-
-    def __init__(self, offset, name, addr, size, mapped):
-        self.offset, self.name, self.addr, self.size = offset, name, addr, size
-        self.end = addr + size
-        self.mapped_end = addr + align(size, 8) + mapped if mapped else self.end
 
 
 def is_jitdump(data):
@@ -198,7 +189,7 @@ class Reader:
         report, start = self.report, body.at
         size, hdr_size, mapped = body.unpack("QQQ", "UNWINDING_INFO")
         record.update(unwind_size=size, eh_frame_hdr_size=hdr_size, mapped_size=mapped)
-        report.check(mapped >= size, start + 16, "mapped_size is %d, less than unwind_size %d", mapped, size)
+        report.check(mapped >= size or size == hdr_size, start + 16, "mapped_size is %d, less than unwind_size %d", mapped, size)
         if mapped > size and mapped != align(size, 16):
             report.error(start + 16, "mapped_size is %d: unwind_size %d rounded up to 16 is %d", mapped, size,
                          align(size, 16))
@@ -246,7 +237,7 @@ class Reader:
                      "%d bytes behind the code: perf takes the code from the record's end", body.left())
         mapped = self.unwind_of(record, pending.unwind, addr, code, code_at)
         self.lines_of(record, pending.debug, addr, size)
-        self.codes.append(_Code(offset, record["name"], addr, size, mapped))
+        self.codes.append(inspect_ranges.Code(offset, record["name"], addr, size, mapped))
 
     def lines_of(self, record, debug, addr, size):
         report = self.report
@@ -280,7 +271,7 @@ class Reader:
         if not unwind[1]:
             return 0
         base, size, hdr_size, mapped = unwind[1]
-        if size == 0:
+        if size == hdr_size:        # V8 writes a header for nothing
             self.without_unwinding += 1
             return mapped
         report, hdr = self.report, base + size - hdr_size
@@ -289,8 +280,11 @@ class Reader:
         for fde in fdes:
             report.check(fde.begin == place, fde.begin_at,
                          "pc_begin leads %d bytes from where the code will be", fde.begin - place)
-            report.check(fde.reach == len(code), fde.begin_at + 4, "pc_range is %d for %d bytes of code",
-                         fde.reach, len(code))
+            if fde.reach > len(code) or fde.reach < len(code) and looks_like_slot(code):
+                report.error(fde.begin_at + 4, "pc_range is %d for %d bytes of code", fde.reach, len(code))
+            elif fde.reach < len(code):
+                report.remark(fde.begin_at + 4, "pc_range is %d: the last %d bytes of code have no unwind rows",
+                              fde.reach, len(code) - fde.reach)
         if hdr_size:
             try:
                 inspect_ehframe.read_eh_frame_hdr(report, Cursor(self.data, hdr, base + size, self.order), base,
@@ -324,37 +318,17 @@ class Reader:
     def together(self):
         """What must hold between functions, and the summary."""
         report = self.report
-        self.overlaps()
+        inspect_ranges.check_overlaps(report, self.codes)
         loads = self.counts["LOAD"]
         if self.without_lines:
             report.remark(None, "%d of %d functions have no DEBUG_INFO: no lines", self.without_lines, loads)
         if self.without_unwinding:
-            report.remark(None, "%d of %d functions have no UNWINDING_INFO: DWARF unwinding stops in them",
+            report.remark(None, "%d of %d functions have no unwind data: DWARF unwinding stops in them",
                           self.without_unwinding, loads)
         if not loads and not report.wrong:
             report.remark(None, "there are no functions in it")
         report.summary.update(functions=loads, code_bytes=sum(code.size for code in self.codes),
                               records={name: count for name, count in self.counts.items() if count})
-
-    def overlaps(self):
-        """perf maps code and unwind data of a function as one range and cuts the one that is there."""
-        furthest = None
-        for code in sorted(self.codes, key=lambda code: (code.addr, code.offset)):
-            if furthest and furthest.mapped_end > code.addr:
-                self.overlap(code, furthest)
-            if not furthest or code.mapped_end > furthest.mapped_end:
-                furthest = code
-
-    def overlap(self, code, other):
-        first, second = sorted((other, code), key=lambda one: one.offset)
-        if not code.name.startswith("py::"):
-            self.report.remark(second.offset + 32, "its range overlaps the one of %s at %d: an address that is"
-                               " used twice is told apart by time only", first.name, first.offset)
-        elif other.end > code.addr:
-            self.report.error(second.offset + 32, "the code overlaps the one of %s at %d", first.name, first.offset)
-        else:
-            self.report.error(code.offset + 32, "the code begins %d bytes inside of the unwind data of %s at %d:"
-                              " perf cuts one of them", other.mapped_end - code.addr, other.name, other.offset)
 
 
 def read(path, data):

@@ -20,6 +20,10 @@ class Broken(AssertionError):
     pass
 
 
+class Early(Broken):
+    """A line whose file's name was not there yet when that part of the file was read."""
+
+
 def need(condition, *what):
     if not condition:
         raise Broken(what)
@@ -121,6 +125,8 @@ def run_line_program(data):
                 row["addr"], = struct.unpack("<Q", operands)
                 continue
             need(extended == 1 and size == 1 and begun, "extended opcode", extended)
+            if begun[1] >= len(files):
+                raise Early("file", begun[1], len(files))
             if begun[1] != 1:                               # DW_LNE_end_sequence; 1: not published yet
                 yield Line(begun[0], row["addr"], files[begun[1]], begun[2])
             row, begun = {}, None

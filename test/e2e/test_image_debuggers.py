@@ -3,7 +3,6 @@
 Nothing is configured and nothing is typed before: the image is a library of the process like any other.
 """
 import json
-import os
 import re
 import subprocess
 

@@ -174,8 +174,8 @@ def test_perf_record_of_calls(start_target, any_python, tracefs, perf):
     try:
         data = perf.file("perf.data")
         record = subprocess.Popen(
-            ["perf", "record", "-q", "-e", event, "--call-graph", "dwarf,65528", "-m", "8M", "-o", data, "-p", str(target.pid),
-             "--", "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            ["perf", "record", "-q", "-e", event, "--call-graph", "dwarf,65528", "-m", "8M", "-o", data, "-p",
+             str(target.pid), "--", "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         record.stdin.write(b"go\n")
         record.stdin.flush()
         assert record.stdout.readline() == b"go\n"

@@ -161,8 +161,8 @@ print(*children)
 
 
 def test_exec_in_the_same_process(runner, python):
-    """exec keeps the process id. The jitdump has times, and goes on, so that samples from before keep
-    their names; the map has none, and addresses begin to mean something else: it is new."""
+    """exec keeps the process id. The jitdump has times, and goes on, so that samples from before
+    keep their names; the map has none, and addresses begin to mean something else: it is new."""
     result = runner.quiet(python, """
 import os, sys
 def first_life(): pass

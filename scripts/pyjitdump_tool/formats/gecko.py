@@ -151,7 +151,7 @@ def write(source, file):
         "version": 31, "preprocessedProfileVersion": 60, "interval": source.interval_ms, "startTime": source.start_ms,
         "processType": 0, "product": source.title, "stackwalk": 1, "debug": False, "symbolicated": True,
         "importedFrom": source.exporter, "oscpu": "", "platform": "Linux", "abi": "", "toolkit": "",
-        "doesNotUseFrameImplementation": True, "sourceCodeIsNotOnSearchfox": True, "markerSchema": [],
+        "sourceCodeIsNotOnSearchfox": True, "markerSchema": [],
         "categories": [{"name": name, "color": colour, "subcategories": ["Other"]} for name, colour in CATEGORIES],
         "extra": [{"label": "Samples", "entries": [{"label": "A sample is", "format": "string",
                                                     "value": source.meaning}]}],
