@@ -29,6 +29,7 @@ examples:
 
 MEANINGS = {"ns": "time on a processor, in nanoseconds (%s)", "cycles": "cycles of a processor (%s)",
             "events": "a number of %s"}
+SCHEDULER = "sched:"
 OFF_CPU = "time away from the processor, in nanoseconds"
 
 
@@ -57,6 +58,8 @@ class Source:
         self.recording, self.selection, self.off_cpu = source, selection, off_cpu
         self.title = source.title + (" (%s)" % selection.text if selection.text else "")
         self._lines = None
+        # Which event it is to be is decided here, not in stacks.
+        self.event, selection.event = selection.event, "*"
         self.unit, self.meaning = "ns", OFF_CPU
 
     def samples(self):
@@ -68,14 +71,21 @@ class Source:
         return table, self._watched(samples)
 
     def _watched(self, samples):
+        """The samples of one event: the one asked for, else the first. Those of the scheduler, which are
+        there for --off-cpu, count only if they were what was to be recorded."""
+        chosen = self.event
+        skipped = "" if self.recording.event.startswith(SCHEDULER) else SCHEDULER
         for sample in samples:
-            self._name_unit(sample.event)
+            if sample.event != chosen:
+                if chosen or skipped and sample.event.startswith(skipped):
+                    continue
+                chosen = sample.event
+            if self.meaning is OFF_CPU:
+                self._name_unit(chosen)
             yield sample
-            break
-        yield from samples
 
     def _name_unit(self, event):
-        """A file of perf's does not say what was recorded, its samples do. Of several events, one is exported."""
+        """A file of perf's does not say what was recorded, its samples do."""
         self.unit = recording.UNITS.get(event.partition(":")[0], "events")
         self.meaning = MEANINGS[self.unit] % event
 

@@ -96,7 +96,8 @@ class Outer:
             for offset, what, value, right in (
                     (4, "type", section.type, kind), (8, "flags", section.flags, flags),
                     (40, "link", section.link, link), (44, "info", section.info, info),
-                    (48, "alignment", section.alignment, alignment), (56, "entry size", section.entry_size, entry_size)):
+                    (48, "alignment", section.alignment, alignment),
+                    (56, "entry size", section.entry_size, entry_size)):
                 report.check(value == right, at + offset, "%s of section %s is %d, images have %d", what,
                              name or "0", value, right)
             if index == 0:

@@ -189,7 +189,8 @@ class Reader:
         report, start = self.report, body.at
         size, hdr_size, mapped = body.unpack("QQQ", "UNWINDING_INFO")
         record.update(unwind_size=size, eh_frame_hdr_size=hdr_size, mapped_size=mapped)
-        report.check(mapped >= size or size == hdr_size, start + 16, "mapped_size is %d, less than unwind_size %d", mapped, size)
+        report.check(mapped >= size or size == hdr_size, start + 16,
+                     "mapped_size is %d, less than unwind_size %d", mapped, size)
         if mapped > size and mapped != align(size, 16):
             report.error(start + 16, "mapped_size is %d: unwind_size %d rounded up to 16 is %d", mapped, size,
                          align(size, 16))

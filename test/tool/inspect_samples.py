@@ -133,7 +133,8 @@ class Image:
         facts = {".text": (1, 6, 0, 0, 4096, 0), ".eh_frame": (1, 2, 0, 0, 8, 0), ".eh_frame_hdr": (1, 2, 0, 0, 4, 0),
                  ".hash": (5, 2, 5, 0, 8, 4), ".dynsym": (11, 2, 6, 1, 8, 24), ".dynstr": (3, 2, 0, 0, 1, 0),
                  ".dynamic": (6, 3, 6, 0, 8, 16), ".debug_line": (1, 0, 0, 0, 1, 0),
-                 ".debug_abbrev": (1, 0, 0, 0, 1, 0), ".debug_info": (1, 0, 0, 0, 1, 0), ".shstrtab": (3, 0, 0, 0, 1, 0)}
+                 ".debug_abbrev": (1, 0, 0, 0, 1, 0), ".debug_info": (1, 0, 0, 0, 1, 0),
+                 ".shstrtab": (3, 0, 0, 0, 1, 0)}
         self.data += bytes(-len(self.data) % 8)
         self.section_headers = len(self.data)
         name_at = 0

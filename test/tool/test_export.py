@@ -273,8 +273,8 @@ def test_speedscope_by_its_own_importer(made, tmp_path):
     made.export("speedscope", tmp_path / "p.json", "--python", "--thread", "4711")
     data = base64.b64encode((tmp_path / "p.json").read_bytes()).decode()
     (tmp_path / "load.js").write_text('speedscope.loadFileFromBase64("p.json", "%s")' % data)
-    page = tools.run(browser, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom",
-                     "--user-data-dir=%s" % (tmp_path / "chromium"),
+    page = tools.run(browser, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000",
+                     "--dump-dom", "--user-data-dir=%s" % (tmp_path / "chromium"),
                      "file://%s/node_modules/speedscope/dist/release/index.html#localProfilePath=%s&view=sandwich"
                      % (place, tmp_path / "load.js"))
     text = re.sub(r"(<[^>]*>)+", "|", page)
@@ -335,6 +335,21 @@ def test_off_cpu(tmp_path):
     assert pstats.Stats(str(tmp_path / "pstats")).total_tt == pytest.approx(0.5)
 
 
+def test_on_cpu_beside_the_scheduler_s_events(tmp_path):
+    text = "".join(away(number, "ten") + switch(number, "OUT") + switch(number + 1, "IN") +
+                   tools.block(number, tools.frames("sixty"), period=5000000) for number in range(10))
+    made = tools.Made(tmp_path, text)
+    _, said = made.export("pstats", tmp_path / "on")
+    assert "time on a processor" in said
+    stats = pstats.Stats(str(tmp_path / "on"))
+    assert stats.total_tt == pytest.approx(0.05) and {name for _, _, name in stats.stats} == {"sixty"}
+    made.export("pstats", tmp_path / "off", "--off-cpu")
+    assert pstats.Stats(str(tmp_path / "off")).total_tt == pytest.approx(0.01)
+    made.export("pstats", tmp_path / "named", "--event", "sched:sched_switch")
+    assert {name for _, _, name in pstats.Stats(str(tmp_path / "named")).stats} >= {"ten"}
+    made.export("pstats", tmp_path / "none", "--event", "cycles", status=2)
+
+
 def test_off_cpu_without_the_events(made, tmp_path):
     _, said = made.export("collapsed", tmp_path / "c", "--off-cpu", status=2)
     assert said.count("\n") == 1 and "sched:sched_switch" in said and "CAP_PERFMON" in said
@@ -387,7 +402,8 @@ def test_a_million_samples(tmp_path):
     """In under 30 s, perf's own time left out: what stands for perf prints a file again and again."""
     import time
     made = tools.Made(tmp_path, "".join(
-        tools.block(number, tools.frames(*["f%d" % (number * step % 9973) for step in range(1, 16)]), tid=4711 + number % 4)
+        tools.block(number, tools.frames(*["f%d" % (number * step % 9973) for step in range(1, 16)]),
+                    tid=4711 + number % 4)
         for number in range(10000)))
     perf = tmp_path / "perf"
     perf.write_text(perf.read_text().replace("cat", "for i in $(seq 100); do cat").replace(";; esac", "; done;; esac"))
