@@ -58,7 +58,7 @@ bool arena_wants_block(const struct arena *arena)
     if (!arena->block_count)
         return true;
     const struct arena_block *last = arena->blocks[arena->block_count - 1];
-    return last->retired || last->used >= last->capacity / 2;
+    return last->retired || last->used >= last->capacity / 2 || last->names_left < last->names_half;
 }
 
 int arena_make(struct arena *arena, struct arena_block **made)
@@ -69,6 +69,7 @@ int arena_make(struct arena *arena, struct arena_block **made)
         block->backing = arena->backings[0];
         err = block->backing->map(block, next_capacity(arena));
         if (!err) {
+            block->names_half = block->names_left / 2;
             *made = block;
             return 0;
         }

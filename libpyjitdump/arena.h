@@ -28,6 +28,7 @@ struct arena_block {
     size_t capacity;       /* slots in this block */
     size_t used;           /* slots handed out */
     size_t names_left;     /* bytes the backing has for names; SIZE_MAX where it has none to store */
+    size_t names_half;     /* half of what that was at first: then it is time for another block */
     bool retired;          /* no slot of it is handed out any more, nor its backing written */
     const struct arena_backing *backing;
     void *backing_data;    /* the backing's own, e.g. the image file */

@@ -106,12 +106,23 @@ static void close_window(struct elfblock *block)
     block->window = NULL;
 }
 
+static void log_mapped_only(const struct elfblock *block)
+{
+    static bool said;
+    if (block->memory && !said)
+        log_line(LOG_WARN, "the dynamic loader refuses %s, which is mapped instead: perf reads it, gdb and "
+                 "dladdr do not (PYJD_LOG=info says why)", block->file.path);
+    said = said || block->memory;
+}
+
 static int bring_in(struct elfblock *block)
 {
     open_window(block);
     block->memory = load(&block->file);
-    if (!block->memory)
+    if (!block->memory) {
         block->memory = map_only(&block->file, &block->layout);
+        log_mapped_only(block);
+    }
     int err = block->memory ? 0 : errno == EPERM ? -ENOEXEC : -errno;
     if (err || (const char *)block->window < block->memory)
         close_window(block);

@@ -11,7 +11,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 def candidates():
     """Where it may be, best first. The package lies in the wheel's site-packages, in scripts/ of the
     source tree, or in PREFIX/share/pyjitdump."""
-    yield os.path.join(HERE, NAME + ".0")
+    yield os.path.join(os.path.dirname(HERE), ".libpyjitdump.mesonpy.libs", NAME + ".0")
     top = os.path.dirname(os.path.dirname(HERE))
     builds = glob.glob(os.path.join(glob.escape(top), "build*", "libpyjitdump", NAME))
     yield from sorted(builds, key=os.path.getmtime, reverse=True)

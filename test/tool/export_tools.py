@@ -145,9 +145,9 @@ MANIFEST = {"format": 1, "version": "0.1.0", "created": "2026-11-21T10:00:00+000
 
 
 class Made:
-    """A recording whose `perf script` prints `text`; `env` makes pyjitdump use it."""
+    """A recording whose `perf script` prints `text`, `times` times; `env` makes pyjitdump use it."""
 
-    def __init__(self, directory, text, manifest=MANIFEST):
+    def __init__(self, directory, text, manifest=MANIFEST, times=1):
         self.path = directory / "made.data"
         (self.path / "jit").mkdir(parents=True)
         (self.path / "perf.data").write_bytes(b"PERFILE2")
@@ -156,8 +156,12 @@ class Made:
         (self.path / "jit" / "pyjd-4711-1.so").write_bytes(image.data)
         (directory / "script.txt").write_text(text)
         perf = directory / "perf"
-        perf.write_text("#!/bin/sh\ncase $1 in --version) echo perf version 6.1.0;; script) cat '%s';; esac\n"
-                        % (directory / "script.txt"))
+        perf.write_text("""#!/bin/sh
+            case "$*" in
+            --version) echo perf version 6.1.0 ;;
+            script*--show-switch-events*) cat '%(text)s' ;;
+            script*) for again in $(seq %(times)d); do grep -v PERF_RECORD_SWITCH '%(text)s'; done ;;
+            esac""" % {"text": directory / "script.txt", "times": times})
         perf.chmod(0o755)
         self.env = environment(PERF=str(perf))
 
