@@ -12,7 +12,9 @@ EPILOG = """\
 What a sample means: the thread was on a processor when it was taken, and its weight is the time (or the
 cycles, or the events) since the one before. Waiting takes no room. With --off-cpu a sample is one time
 that a thread was away from the processor, and its weight is how long. That needs a recording with the
-scheduler's events.
+scheduler's events:
+
+  pyjitdump record -e sched:sched_switch -c 1 --switch-events -- COMMAND
 
 formats:
 %s

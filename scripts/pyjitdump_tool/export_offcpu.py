@@ -3,7 +3,7 @@
 A thread leaves the processor in a sample of `sched:sched_switch`, whose stack says what it waits in, and is
 back at its next PERF_RECORD_SWITCH IN. What lies between is the weight of one sample, in nanoseconds of
 real time, whether the thread slept, waited for a lock or a device, or only for its turn.
-perf writes both with `-e sched:sched_switch --switch-events`.
+perf writes both with `-e sched:sched_switch -c 1 --switch-events`; without `-c 1` it leaves out some samples.
 """
 import re
 
@@ -13,10 +13,13 @@ EVENT = b"sched:sched_switch"
 SWITCH = re.compile(rb"\s*(.*?)\s+(-?\d+)/(-?\d+)\s+(\d+)\.(\d+):\s+PERF_RECORD_SWITCH(?:_CPU_WIDE)? (IN|OUT)\b")
 
 WITHOUT_EVENTS = ("%s has no samples of sched:sched_switch, so it does not know of time off the processor; record with "
-                  "`-e sched:sched_switch --switch-events`, which needs root, CAP_PERFMON, or "
+                  "`-e sched:sched_switch -c 1 --switch-events`, which needs root, CAP_PERFMON, or "
                   "kernel.perf_event_paranoid -1 and a readable /sys/kernel/tracing")
 WITHOUT_SWITCHES = ("%s has samples of sched:sched_switch, but no switch events, which tell when a thread was back; "
                     "record with --switch-events, too")
+INCOMPLETE = ("only %d of %d times off the processor have a stack, the rest is left out; record with -c 1 "
+              "for all of them")
+ENOUGH = 0.95
 
 
 def script(source):
@@ -70,3 +73,5 @@ def _read(source, table):
         raise ui.UserError(WITHOUT_EVENTS % source.path)
     if not seen.get(b"IN"):
         raise ui.UserError(WITHOUT_SWITCHES % source.path)
+    if seen[EVENT] < ENOUGH * seen.get(b"OUT", 0):
+        ui.say(INCOMPLETE % (seen[EVENT], seen[b"OUT"]))

@@ -55,7 +55,10 @@ def page_data(read, profile, args):
         if number is None:
             number = used[node.frame] = len(frames)
             frame = profile.table.frames[node.frame]
-            frames.append([frame.name, frame.file or frame.dso, stacks.KINDS.index(frame.kind)])
+            name = frame.name
+            if name == "[unknown]" and frame.dso:
+                name = "[%s]" % os.path.basename(frame.dso).strip("[]")
+            frames.append([name, frame.file or frame.dso, stacks.KINDS.index(frame.kind)])
         nodes += depth, number, node.total
     chosen = profile.table.selection.text
     subtitle = "%s samples, event %s, %s view%s" % (

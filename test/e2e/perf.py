@@ -108,6 +108,16 @@ def reaches_start(sample):
         last.symbol == "[unknown]" and "/libc.so" in last.dso)
 
 
+def loses_anonymous_memory():
+    """perf 7 unwinds with libdw, which gives up where it has no file: with --call-graph dwarf even the
+    innermost frame is missing when that is in anonymous memory. Earlier versions keep that one."""
+    version = subprocess.run(["perf", "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return int(re.search(r"(\d+)\.", version).group(1)) >= 7
+
+
+NO_ANONYMOUS_MEMORY = "this perf, unwinding by DWARF, has no frame in anonymous memory"
+
+
 def missing():
     """Why perf cannot be used here, or None. Takes one sample to find out."""
     if not shutil.which("perf"):

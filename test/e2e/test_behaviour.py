@@ -193,10 +193,11 @@ def test_depth_under_the_default_limit(runner, python, how, where):
     estimate from above: where C recursion is what ends it, it may go deeper than without, never less."""
     bare, preloaded = both(runner, python, DEPTH, how, where)
     assert bare[0] == 0 and bare[1].startswith(b"RecursionError")
-    if python.version[1] == 12 and how in ("through_c", "plain_then_c", "by_key", "Item"):
+    # 3.14 takes two frames for each specialised call of a class, and with an evaluator it has none such.
+    if how == "Item" or python.version[1] == 12 and how in ("through_c", "plain_then_c", "by_key"):
         assert preloaded[0] == 0 and preloaded[2] == bare[2]
         reached, without = (int(out.split()[-1]) for out in (preloaded[1], bare[1]))
-        assert without <= reached < 2 * without
+        assert without <= reached <= 2 * without
     else:
         assert preloaded == bare
 

@@ -154,7 +154,7 @@ def test_own_jit_stacks(runner, perf, own_jit, record_property):
 
 def test_own_jit_map_alone(runner, perf, own_jit):
     """Without inject, the perf map names the function."""
-    data, out = perf.record([str(own_jit), "0.5"])
+    data, out = perf.record([str(own_jit), "0.5"], call_graph="fp")
     pid = pid_of(runner, out)
     samples = [s for s in perf.samples(data) if s.tid == pid]
     named = [s for s in samples if any(frame.symbol == "own_jit::spin" for frame in s.frames)]

@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 import image_elf
+import perf as perf_module
 from image_tools import TARGET, images, output, tool
 from perf import python_function
 
@@ -214,6 +215,8 @@ def test_eu_stack_where_dlopen_is_refused(runner, any_python, refusing):
 def test_stacks_in_anonymous_memory(runner, perf, any_python, mounted, record_property):
     """On a noexec directory perf has the map, as without images."""
     from test_stacks import WORKLOAD, judge, map_fault
+    if perf_module.loses_anonymous_memory():
+        pytest.skip(perf_module.NO_ANONYMOUS_MEMORY)
     directory = mounted("noexec,size=64m")
     env = runner.environment(PYJD_DIR=directory, PYJD_OUTPUT="elf,map")
     data, out = perf.record([any_python.path, WORKLOAD, "0.8", "1"], env=env)

@@ -149,6 +149,8 @@ def map_fault(sample, told, python):
 
 def test_map_alone(runner, perf, python, record_property):
     """No inject, and no -k 1 would be needed but for the time spans of this test."""
+    if perf_module.loses_anonymous_memory():
+        pytest.skip(perf_module.NO_ANONYMOUS_MEMORY)
     data, told = recorded(runner, perf, python, 1.2, output="map")
     assert not runner.wrote(runner.dump_path(told["pid"], "/tmp"))
     judge(perf.samples(data), told, python, map_fault, record_property)
