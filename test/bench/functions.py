@@ -88,10 +88,9 @@ def measure_first_calls(args, count):
 
 def record(args, count, outputs, data):
     """perf record of the program; returns its process id."""
-    env = environment()
-    command = ["perf", "record", "-q", "-k", "1", "-e", "cpu-clock", "-F", "500", "-g", "-o", data, "--",
-               "env", "LD_PRELOAD=" + args.library, "PYJD_OUTPUT=" + outputs,
-               args.python, "-c", PROGRAM + "\nimport os\nprint('pid', os.getpid())", str(count), "2"]
+    env = environment(args.library, outputs, "/tmp") # where perf built with libdw looks for injected files
+    command = ["perf", "record", "-q", "-k", "1", "-e", "cpu-clock", "-F", "500", "--call-graph", "dwarf",
+               "-o", data, "--", args.python, "-c", PROGRAM + "\nimport os\nprint('pid', os.getpid())", str(count), "2"]
     out = run(command, env=env).stdout.decode()
     return int(re.search(r"pid (\d+)", out).group(1))
 
