@@ -174,9 +174,11 @@ def test_frame_pointers(runner, perf, python, record_property):
         valid = calltree.is_valid(names[names.index(calltree.ENTRY):], python.version[1])
         return None if valid else "is no path of the tree"
 
-    # A sample in a function of libc or libz, which have no frame pointers, loses a caller.
+    # A sample in a function of libc or libz, which have no frame pointers, or in the kernel on its behalf,
+    # loses a caller.
     def has_chain(sample):
-        return not re.search(r"/lib(c|z|m)[.-]", sample.frames[0].dso)
+        outside = [frame.dso for frame in sample.frames if not frame.dso.startswith("[kernel")]
+        return bool(outside) and not re.search(r"/lib(c|z|m)[.-]|^\[", outside[0])
 
     judge([sample for sample in perf.samples(data) if has_chain(sample)], told, python, fp_fault,
           record_property)
