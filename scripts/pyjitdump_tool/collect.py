@@ -56,7 +56,7 @@ def source_of(path, pids):
 
 def is_interpreter(path):
     file = elf.look(path)
-    return bool(file) and file.holds("_PyEval_EvalFrameDefault") and "libpyjitdump" not in os.path.basename(path)
+    return bool(file) and file.exports("_PyEval_EvalFrameDefault") and "libpyjitdump" not in os.path.basename(path)
 
 
 def add_libraries(directory, jit, files):
@@ -122,7 +122,8 @@ def alive(pid):
 def add_maps(directory, pids, began):
     """Takes the perf maps of the processes that wrote one since `began`. A map whose process is dead and
     has images is moved, as no reader of ours needs it where it was."""
-    imaged = {int(OUR_FILE.search(path)[1]) for path in glob.glob(os.path.join(glob.escape(directory), "jit", "pyjd-*"))}
+    images = glob.glob(os.path.join(glob.escape(directory), "jit", "pyjd-*"))
+    imaged = {int(OUR_FILE.search(path)[1]) for path in images}
     for pid in sorted(set(pids) | imaged):
         path = "/tmp/perf-%d.map" % pid
         try:

@@ -74,7 +74,8 @@ def check_perf(_):
     numbers = perf.version()
     text = "%s (%s)" % (perf.works(path), path)
     if numbers < (5, 10):
-        yield Finding("perf", WARNING, text + " is old", "perf 5.10 or later: with older ones `pyjitdump record` may fail")
+        yield Finding("perf", WARNING, text + " is old",
+                      "install perf 5.10 or later: with older ones `pyjitdump record` may fail")
     else:
         yield Finding("perf", OK, text)
     if not perf.unwinds():
@@ -123,7 +124,7 @@ def check_library(state):
 
 
 def check_directories(_):
-    from .record import can_execute
+    from .processes import can_execute
     chosen = os.environ.get("PYJD_DIR")
     for path, what in ((os.getcwd(), "for recordings"), ("/tmp", "for perf maps"), (chosen, "PYJD_DIR")):
         if not path:
@@ -165,7 +166,7 @@ def check_container(_):
         pass
     if marks:
         yield Finding("container", NOTE, "this is a container",
-                      "record inside of it; a perf on the host must be given -p and reads images through /proc/PID/root")
+                      "record inside of it, or from the host with -p: images are read through /proc/PID/root")
 
 
 def check_libc(_):
@@ -188,7 +189,8 @@ def check_trial(state):
         answer = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         said = answer.stderr.decode("utf-8", "replace").strip().splitlines()
         if answer.returncode or not recording.is_recording(out):
-            yield Finding("trial", FAILURE, "a trial recording failed: %s" % (said[-1] if said else answer.returncode))
+            yield Finding("trial", FAILURE,
+                          "a trial recording failed: %s" % (said[-1] if said else answer.returncode))
             return
         profile = stacks.load(recording.Recording(out), stacks.Selection(stacks.PYTHON_ONLY))
         good = sum(weight for number, weight in profile.stacks.items()
@@ -210,8 +212,8 @@ class State:
 
 def checks():
     from . import doctor_target
-    return [check_libc, check_perf, check_permission, check_library, check_directories, check_leftovers, check_container,
-            *doctor_target.CHECKS, check_trial]
+    return [check_libc, check_perf, check_permission, check_library, check_directories, check_leftovers,
+            check_container, *doctor_target.CHECKS, check_trial]
 
 
 def examine(args):

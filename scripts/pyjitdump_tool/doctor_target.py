@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import tempfile
 
-from . import elf, launch, perf, record, ui
+from . import elf, launch, perf, processes, ui
 from .doctor import FAILURE, NOTE, OK, WARNING, Finding
 
 OLDEST, NEWEST = (3, 8), (3, 15)
@@ -30,7 +30,7 @@ class Target:
     def __init__(self, args):
         self.pid = args.pid
         if self.pid:
-            self.maps = record.files_of_maps(record.read_maps(self.pid))
+            self.maps = processes.files_of_maps(processes.read_maps(self.pid))
             self.executable = os.path.realpath("/proc/%d/exe" % self.pid)
             self.words = os.fsdecode(read("/proc/%d/cmdline" % self.pid)).split("\0")[:-1]
             pairs = os.fsdecode(read("/proc/%d/environ" % self.pid)).split("\0")
@@ -38,7 +38,7 @@ class Target:
         else:
             self.words = launch.resolve(args.command or ["python3"])
             self.executable = launch.interpreter(self.words)
-            self.maps = record.loaded_by(self.executable)
+            self.maps = processes.loaded_by(self.executable)
             self.environment = dict(os.environ)
         self.path = "/proc/%d/exe" % self.pid if self.pid else self.executable
 
@@ -64,7 +64,7 @@ def check_program(state):
         yield Finding("privileges", FAILURE, "%s is set-user-ID or has file capabilities: it takes no preload"
                       % target.executable, "profile a copy without the privilege: cp it, and run the copy")
     holders = [path for path in [target.path, *target.maps] if "libpyjitdump" not in path
-               and (elf.look(path) or file).holds("_PyEval_EvalFrameDefault")]
+               and (elf.look(path) or file).exports("_PyEval_EvalFrameDefault")]
     if not holders:
         yield Finding("program", WARNING, "%s is not a CPython, and loads none at its start" % target.executable,
                       "if it starts one (a shell script, a plug-in), look at that: pyjitdump doctor -- python3")
@@ -135,7 +135,8 @@ def check_frame_pointers(state):
         elif not answer:
             without.append(os.path.basename(path))
     if without:
-        yield Finding("frame pointers", NOTE, "%d of %d loaded files have none: %s" % (len(without), count, ", ".join(without)),
+        yield Finding("frame pointers", NOTE,
+                      "%d of %d loaded files have none: %s" % (len(without), count, ", ".join(without)),
                       "recorded with --call-graph dwarf,65528 instead; stacks deeper than 64 KiB are cut")
     elif count:
         yield Finding("frame pointers", OK, "all %d loaded files have them%s" % (
@@ -148,8 +149,8 @@ def check_loading(state):
         return
     with tempfile.TemporaryDirectory(prefix="pyjitdump-") as directory:
         env = dict(perf.environment(), LD_PRELOAD=state.library, PYJD_DIR=directory, PYJD_LOG="info")
-        process = subprocess.Popen([state.interpreter, "-c", "pass"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.PIPE, env=env)
+        process = subprocess.Popen([state.interpreter, "-c", "pass"], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env)
         said = process.communicate()[1].decode("utf-8", "replace").splitlines()
         try:
             os.unlink("/tmp/perf-%d.map" % process.pid)
@@ -159,7 +160,8 @@ def check_loading(state):
     wrote, other = [line for line in ours if line.startswith("writing ")], [
         line for line in ours if not line.startswith(("writing ", "cannot load "))]
     if not wrote:
-        yield Finding("names", FAILURE, "the library finds nothing to do in it: %s" % ("; ".join(other) or "it says nothing"),
+        yield Finding("names", FAILURE,
+                      "the library finds nothing to do in it: %s" % ("; ".join(other) or "it says nothing"),
                       "docs/troubleshooting.md explains each line")
     elif other:
         yield Finding("names", WARNING, "the library works in it, but says: %s" % "; ".join(other),
@@ -189,8 +191,10 @@ def check_process(state):
     status = read("/proc/%d/status" % target.pid).decode("utf-8", "replace")
     numbers = re.search(r"^NSpid:\s*(.*)$", status, re.MULTILINE)
     if numbers and len(numbers[1].split()) > 1:
-        yield Finding("namespace", WARNING, "process %d is number %s in a container" % (target.pid, numbers[1].split()[-1]),
-                      "images are read through /proc/%d/root while it lives; else record inside of the container" % target.pid)
+        yield Finding("namespace", WARNING,
+                      "process %d is number %s in a container" % (target.pid, numbers[1].split()[-1]),
+                      "images are read through /proc/%d/root while it lives; else record in the container"
+                      % target.pid)
 
 
 def check_loader(state):

@@ -6,7 +6,8 @@ Little-endian 64-bit files only; others are None or "unknown".
 import mmap
 import struct
 
-PT_LOAD, PT_INTERP, PT_NOTE, PT_GNU_EH_FRAME = 1, 3, 4, 0x6474E550
+PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE, PT_GNU_EH_FRAME = 1, 2, 3, 4, 0x6474E550
+DT_STRTAB, DT_SYMTAB, DT_STRSZ = 5, 6, 10
 EM_X86_64, EM_AARCH64 = 62, 183
 NT_GNU_BUILD_ID = 3
 
@@ -60,9 +61,27 @@ class Elf:
                 at += value_size + 3 & ~3
         return ""
 
-    def holds(self, name):
-        """Whether this NUL-terminated string is anywhere in the file: a symbol's name, nearly certainly."""
-        return self.data.find(b"\0" + name.encode() + b"\0") >= 0
+    def dynamic(self):
+        """{tag: value} of the dynamic section."""
+        segment = self.segment(PT_DYNAMIC)
+        if not segment:
+            return {}
+        return dict(struct.iter_unpack("<QQ", self.data[segment[2]:segment[2] + segment[5] // 16 * 16]))
+
+    def exports(self, name):
+        """Whether it defines this dynamic symbol. Others may hold the name, too: who refers to it, and
+        who looks it up."""
+        table = self.dynamic()
+        strings, symbols = self.offset(table.get(DT_STRTAB, -1)), self.offset(table.get(DT_SYMTAB, -1))
+        if strings is None or symbols is None or strings < symbols:
+            return False
+        at = self.data.find(b"\0" + name.encode() + b"\0", strings, strings + table.get(DT_STRSZ, 0))
+        if at < 0:
+            return False
+        # All linkers put the names behind the symbols; the number of symbols is not said anywhere.
+        end = symbols + (strings - symbols) // 24 * 24
+        return any(symbol[0] == at + 1 - strings and symbol[3]
+                   for symbol in struct.iter_unpack("<IBBHQQ", self.data[symbols:end]))
 
     def functions(self):
         """Addresses of functions in ascending order, of the search table of .eh_frame_hdr."""

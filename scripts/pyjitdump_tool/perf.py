@@ -93,9 +93,12 @@ def can_record(event, *options):
         command = [find(), "record", "-q", "-N", "-e", event, *options, "-o", directory + "/perf.data", "--", "true"]
         answer = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                 env=environment())
-        # perf quietly takes the clock where there is no cycle counter.
+        # perf quietly takes the clock where there is no cycle counter, and leaves out a kernel it may not see.
         if answer.returncode == 0:
-            return "" if "clock" in event or not any("clock" in name for name in events(command[-3])) else "not supported"
+            taken = events(command[-3])
+            same = (("clock" in event or not any("clock" in name for name in taken))
+                    and (event.endswith(":u") or not any(name.endswith(":u") for name in taken)))
+            return "" if same else "not supported"
     lines = [line.strip() for line in answer.stderr.decode("utf-8", "replace").splitlines() if line.strip(" -")]
     return " ".join(line for line in lines if line not in ("Error:", "Warning:")) or "status %d" % answer.returncode
 

@@ -1,7 +1,6 @@
 """record: runs a program under perf with the library in it, and keeps all that is needed to read the result."""
 import argparse
 import glob
-import mmap
 import os
 import platform
 import re
@@ -11,7 +10,7 @@ import sys
 import tempfile
 import time
 
-from . import cli, collect, elf, launch, library, perf, recording, ui
+from . import cli, collect, launch, library, perf, processes, recording, ui
 
 TAKES_COMMAND = True
 PASSES_ON = True
@@ -33,11 +32,11 @@ examples:
 The exit status is the program's; 128 + N if signal N ended it; 2 if there is no recording.
 """
 
-DWARF, FP = "dwarf,65528", "fp"
-FREQUENCY = {DWARF: 199, FP: 999}       # dwarf copies 64 KiB of stack for each sample
+FREQUENCY = {processes.DWARF: 199, processes.FP: 999}       # dwarf copies 64 KiB of stack for each sample
 ROOM = "16M"                            # for samples, per processor, where the kernel allows it
 
-PRINT_MAPS = "import sys; sys.stdout.write(open('/proc/self/maps').read())"
+# What perf says that is of no interest.
+NOISE = re.compile(r"\[ perf record|Events (en|dis)abled|Error:$|Warning:$|[\s-]*$|Failed to open /proc/schedstat")
 
 
 def add_arguments(parser):
@@ -61,76 +60,6 @@ def add_arguments(parser):
                         help="do not copy libraries into the recording: smaller, but to be read on this machine only")
     parser.add_argument("-q", "--quiet", action="store_true", help="say only what is wrong")
     parser.add_argument("-v", "--verbose", action="store_true", help=argparse.SUPPRESS)
-
-
-# --- choices ---------------------------------------------------------------------------------------------------
-
-def files_of_maps(text):
-    """Executable files in the text of /proc/PID/maps."""
-    lines = (line.split(None, 5) for line in text.splitlines())
-    return sorted({words[5].strip() for words in lines
-                   if len(words) == 6 and "x" in words[1] and words[5].startswith("/")})
-
-
-def read_maps(pid):
-    try:
-        with open("/proc/%d/maps" % pid, errors="surrogateescape") as file:
-            return file.read()
-    except PermissionError:
-        raise ui.UserError("may not look into process %d: it is another user's (try sudo)" % pid)
-    except OSError:
-        raise ui.UserError("there is no process %d" % pid)
-
-
-def loaded_by(interpreter):
-    """Files that a program which runs under this interpreter has loaded from the start."""
-    if not re.match(r"python\d", os.path.basename(interpreter)):
-        return [interpreter]
-    try:
-        answer = subprocess.run([interpreter, "-S", "-c", PRINT_MAPS], stdin=subprocess.DEVNULL, timeout=30,
-                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=perf.environment())
-    except (OSError, subprocess.SubprocessError):
-        return [interpreter]
-    return files_of_maps(os.fsdecode(answer.stdout)) or [interpreter]
-
-
-def choose_call_graph(files):
-    """(mode, why): frame pointers where all these files have them, as they cost less; else DWARF."""
-    for path in files:
-        if re.match(r"(pyjd-|libpyjitdump|ld-linux|ld-|jit-)", os.path.basename(path)):
-            continue
-        file = elf.look(path)
-        if file is None or not file.frame_pointers():
-            return DWARF, "%s has no frame pointers" % os.path.basename(path)
-    return FP, "the interpreter and its libraries have frame pointers"
-
-
-def descendants(pid):
-    """Process ids of `pid` and its children, theirs included."""
-    children = {}
-    for path in glob.glob("/proc/[0-9]*/stat"):
-        try:
-            with open(path, errors="replace") as file:
-                text = file.read()
-            children.setdefault(int(text.rpartition(")")[2].split()[1]), []).append(int(path.split("/")[2]))
-        except (OSError, IndexError, ValueError):
-            pass
-    found = [pid]
-    for parent in found:
-        found += children.get(parent, [])
-    return found
-
-
-def can_execute(directory):
-    """Whether files in it can be mapped executable (no noexec mount)."""
-    with tempfile.TemporaryFile(dir=directory) as file:
-        file.write(b"\0" * 4096)
-        file.flush()
-        try:
-            mmap.mmap(file.fileno(), 4096, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC).close()
-        except OSError:
-            return False
-    return True
 
 
 # --- the perf process -------------------------------------------------------------------------------------------
@@ -179,7 +108,7 @@ class Perf:
         self.errors.seek(0)
         lines = self.errors.read().decode("utf-8", "replace").splitlines()
         return [line.strip() for line in lines
-                if line.strip() and not re.match(r"\[ perf record|Events (en|dis)abled|Error:$|Warning:$|[\s-]*$", line)]
+                if line.strip() and not NOISE.match(line)]
 
 
 def wait_for_end(process, watched, seconds, show):
@@ -227,7 +156,7 @@ class Job:
         """perf's options, from what the user said and what is there."""
         args = self.args
         event, why = (args.event, "as you said") if args.event else perf.choose_event()
-        mode, reason = (args.call_graph, "as you said") if args.call_graph else choose_call_graph(files)
+        mode, reason = (args.call_graph, "as you said") if args.call_graph else processes.choose_call_graph(files)
         if mode.startswith("dwarf") and not perf.unwinds():
             raise ui.UserError("%s has no frame pointers, and this perf was built without DWARF unwinding: use "
                                "another perf (PERF=PATH)" % reason.split()[0])
@@ -243,7 +172,7 @@ class Job:
     def environment(self):
         """For the program: the library, and a directory for its images, within the recording if possible."""
         self.jit = os.path.join(self.directory, "jit")
-        if not can_execute(self.jit):
+        if not processes.can_execute(self.jit):
             self.jit = tempfile.mkdtemp(prefix="pyjitdump-")
         if os.geteuid() == 0:
             os.chmod(self.jit, 0o1777)      # servers that begin as root and change to another user
@@ -258,7 +187,8 @@ class Job:
 
     def run_command(self, command):
         command = launch.resolve(command)
-        options = self.choose(loaded_by(launch.interpreter(command)))
+        library.find(self.args.library)     # complain before anything is made
+        options = self.choose(processes.loaded_by(launch.interpreter(command)))
         self.manifest["command"] = self.args.command
         self.prepare()
         env = self.environment()
@@ -272,7 +202,7 @@ class Job:
         if not text.isdigit():
             raise ui.UserError("-p takes a process id, not %s" % text)
         pid = int(text)
-        files = files_of_maps(read_maps(pid))
+        files = processes.files_of_maps(processes.read_maps(pid))
         names = [os.path.basename(path) for path in files]
         if not any(name.startswith(("pyjd-", "libpyjitdump.so")) for name in names):
             raise ui.UserError("process %d does not have the library; start it with LD_PRELOAD=%s, or let "
@@ -280,7 +210,7 @@ class Job:
         options = self.choose(files)
         self.manifest["pid"] = pid
         self.prepare()
-        return self.record(None, options, ["-p", ",".join(map(str, descendants(pid)))])
+        return self.record(None, options, ["-p", ",".join(map(str, processes.descendants(pid)))])
 
     def record(self, process, options, target):
         """Runs perf until the program ends. Returns the exit status."""
@@ -352,10 +282,10 @@ class Job:
 
 
 def run(args):
+    if not args.command and args.unknown and not args.unknown[0].startswith("-"):
+        raise ui.UserError("the command goes behind --: pyjitdump record -- %s" % " ".join(args.unknown))
     if bool(args.command) == bool(args.pid):
         raise ui.UserError("say what to record: pyjitdump record -- COMMAND, or pyjitdump record -p PID")
-    if args.unknown and not args.unknown[0].startswith("-"):
-        raise ui.UserError("the command goes behind --: pyjitdump record -- %s" % " ".join(args.unknown))
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM, signal.SIGCHLD])
     try:
         job = Job(args)
