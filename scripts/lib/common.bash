@@ -52,7 +52,7 @@ raise SystemExit(not os.path.exists(sysconfig.get_path("include") + "/Python.h")
     binutils) have readelf ;;
     elfutils) have eu-stack ;;
     llvm) have llvm-symbolizer ;;
-    git | gdb | bpftrace | strace | gunicorn | shellcheck | debootstrap) have "$1" ;;
+    git | gdb | bpftrace | strace | gunicorn | chromium | shellcheck | debootstrap) have "$1" ;;
     *) dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed ;;
   esac
 }

@@ -38,7 +38,6 @@ OFF_CPU = "time away from the processor, in nanoseconds"
 def add_arguments(parser):
     parser.epilog = EPILOG % "\n".join(_format_help(name) for name in formats.NAMES)
     parser.add_argument("-f", "--format", required=True, choices=formats.NAMES, help="see below")
-    parser.add_argument("recording", nargs="?", metavar="RECORDING", help="the same as -i RECORDING")
     recording.add_arguments(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="- for stdout (default: the recording's name)")
     parser.add_argument("--off-cpu", action="store_true", help="time away from the processor, not on it")
@@ -187,7 +186,7 @@ def opened(path):
 def run(args):
     module = formats.load(args.format)
     args.view = args.view or module.VIEW
-    source = Source(recording.Recording(args.recording or args.input), stacks.selection(args), args.off_cpu)
+    source = Source(recording.chosen(args), stacks.selection(args), args.off_cpu)
     path = args.output or default_name(source.recording.path, module.SUFFIX)
     try:
         with opened(path) as file:

@@ -83,7 +83,7 @@ def page(data):
 
 
 def run(args):
-    read = recording.Recording(args.input)
+    read = recording.chosen(args)
     profile = stacks.load(read, stacks.selection(args))
     text = page(page_data(read, profile, args))
     if args.output == "-":

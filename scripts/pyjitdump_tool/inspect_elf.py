@@ -23,6 +23,7 @@ SECTIONS = (
     (".debug_line", PROGBITS, 0, 0, 0, 1, 0),
     (".debug_abbrev", PROGBITS, 0, 0, 0, 1, 0),
     (".debug_info", PROGBITS, 0, 0, 0, 1, 0),
+    (".debug_aranges", PROGBITS, 0, 0, 0, 16, 0),
     (".shstrtab", STRTAB, 0, 0, 0, 1, 0),
 )
 PT_NAMES = {1: "LOAD", 2: "DYNAMIC", 0x6474E550: "GNU_EH_FRAME", 0x6474E551: "GNU_STACK"}
@@ -116,18 +117,25 @@ class Outer:
                 "loaded": "rw-" if flags & WRITE else "r-x" if flags & ALLOC else ""})
 
     def layout(self):
-        """Where sections are, one behind the other; .debug_line alone is inside of another one."""
+        """Where sections are, one behind the other; .debug_line alone begins inside of another one."""
         report, before = self.report, self.sections[".text"]
         page = before.offset if before.offset in (4096, 16384, 65536) else 4096
         report.check(before.offset == page, before.header_at + 24,
                      ".text is at %d, which is no page size", before.offset)
         self.gap(EHDR.size + 5 * PHDR.size, before.offset)
         end = before.end
-        for name in (".eh_frame", ".eh_frame_hdr", ".hash", ".dynsym", ".dynstr", ".dynamic", ".debug_abbrev",
-                     ".debug_info", ".shstrtab"):
+        for name in (".eh_frame", ".eh_frame_hdr", ".hash", ".dynsym", ".dynstr", ".debug_line", ".dynamic",
+                     ".debug_abbrev", ".debug_info", ".debug_aranges", ".shstrtab"):
             section = self.sections[name]
-            to = {".eh_frame_hdr": 4, ".debug_abbrev": 1, ".debug_info": 4, ".shstrtab": 1,
+            to = {".eh_frame_hdr": 4, ".debug_abbrev": 1, ".debug_info": 4, ".debug_aranges": 16, ".shstrtab": 1,
                   ".dynamic": page}.get(name, 8)
+            if name == ".debug_line":               # its header has the names, which .dynstr has too
+                report.check(section.offset == before.offset + 4 and section.end > before.end,
+                             section.header_at + 24, ".debug_line, %d to %d, does not go from 4 bytes inside of"
+                             " .dynstr, %d to %d, to behind it", section.offset, section.end, before.offset,
+                             before.end)
+                before, end = section, section.end
+                continue
             place = align(before.end, to)
             report.check(section.offset == place, section.header_at + 24, "%s is at %d, behind %s would be %d", name,
                          section.offset, before.name, place)
@@ -135,10 +143,6 @@ class Outer:
             self.gap(end, section.offset)
             end = section.end
         self.gap(end, len(self.data) - len(SECTIONS) * SHDR.size)
-        lines, strings = self.sections[".debug_line"], self.sections[".dynstr"]
-        report.check(strings.offset < lines.offset and lines.end < strings.end, lines.header_at + 24,
-                     ".debug_line, %d to %d, is not inside of .dynstr, %d to %d", lines.offset, lines.end,
-                     strings.offset, strings.end)
 
     def gap(self, start, end):
         found = re.search(rb"[^\0]", self.data[start:end])
@@ -148,7 +152,7 @@ class Outer:
     def program_headers(self):
         report, sections = self.report, self.sections
         dynamic, hdr = sections[".dynamic"], sections[".eh_frame_hdr"]
-        wanted = ((1, 5, 0, sections[".dynstr"].end), (1, 6, dynamic.offset, dynamic.size),
+        wanted = ((1, 5, 0, sections[".debug_line"].end), (1, 6, dynamic.offset, dynamic.size),
                   (2, 6, dynamic.offset, dynamic.size), (0x6474E550, 4, hdr.offset, hdr.size),
                   (0x6474E551, 6, 0, 0))
         for index, (kind, flags, offset, size) in enumerate(wanted):

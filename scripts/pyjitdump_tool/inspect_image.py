@@ -5,14 +5,15 @@ there from the beginning but names and lines. (System V ABI, chapters 4 and 5; D
 """
 import os
 import re
+import struct
 
 from . import inspect_ehframe, inspect_elf, inspect_lines
 from .inspect_common import MACHINES, SLOT_ROWS, SLOT_SIZE, SLOT_STRIDE, Broken, slot_flaw, text_of
 from .inspect_elf import MAGIC, SYM
 
 GLOBAL_FUNC = 1 << 4 | 2
-# producer, language Python, address of .text: how .debug_info goes on
-PRODUCER = re.compile(rb"\x01(libpyjitdump [^\0]{1,40})\0\x14\0")
+# abbreviation, producer, directory, language Python: how .debug_info goes on
+PRODUCER = re.compile(rb"\x01(libpyjitdump [^\0]{1,40})\0[^\0]{1,4095}\0\x14\0")
 
 
 def is_image(path, data):
@@ -136,6 +137,9 @@ class Reader(inspect_elf.Outer):
         report.check(whole == dynsym.size and whole // SYM.size == text.size // SLOT_STRIDE + 1,
                      dynsym.header_at + 32, ".dynsym has %d bytes for %d slots", dynsym.size,
                      text.size // SLOT_STRIDE)
+        for slot, (offset, addr) in enumerate(self.program.addresses if self.program else ()):
+            report.check(addr == text.offset + slot * SLOT_STRIDE, offset + 3, "line record %d is for %d, the slot is"
+                         " at %d", slot, addr, text.offset + slot * SLOT_STRIDE)
         rows = {}
         for sequence in self.program.sequences if self.program else ():
             report.check(rows.setdefault(sequence.addr, sequence) is sequence, sequence.offset,
@@ -176,8 +180,7 @@ class Reader(inspect_elf.Outer):
             report.error(at, "st_name of slot %d leads to %d, where no name is defined", slot, name_at)
             return
         record["name"] = text_of(report, raw, name_at, "name")
-        if row is None:
-            report.error(at, "slot %d has a name and no line", slot)
+        if row is None:                 # a function of no file
             return
         record["line"] = "%s:%d" % (inspect_lines.file_name(report, program, row.file, row.offset), row.line)
         report.check(row.end == place + SLOT_SIZE, row.offset, "the line of slot %d ends at %s, the slot at %d", slot,
@@ -196,15 +199,21 @@ class Reader(inspect_elf.Outer):
             report.check(found == value, at, "%s of .debug_info is %d, images have %d", what, found, value)
         at = cursor.at
         report.summary["producer"] = text_of(report, cursor.raw_string("producer"), at, "producer")
+        at = cursor.at
+        report.summary["directory"] = text_of(report, cursor.raw_string("directory"), at, "directory")
         for code, what, value in (("H", "language", 0x14), ("Q", "low_pc", text.offset), ("Q", "high_pc", text.size),
                                   ("I", "stmt_list", 0)):
             at = cursor.at
             found = cursor.number(code, what)
             report.check(found == value, at, "%s of .debug_info is %d, should be %d", what, found, value)
         abbreviation = self.sections[".debug_abbrev"]
-        right = bytes((1, 0x11, 0, 0x25, 8, 0x13, 5, 0x11, 1, 0x12, 7, 0x10, 0x17, 0, 0, 0))
+        right = bytes((1, 0x11, 0, 0x25, 8, 0x1B, 8, 0x13, 5, 0x11, 1, 0x12, 7, 0x10, 0x17, 0, 0, 0))
         report.check(self.data[abbreviation.offset:abbreviation.end] == right, abbreviation.offset,
                      ".debug_abbrev is not the one that .debug_info uses")
+        aranges = self.sections[".debug_aranges"]
+        right = struct.pack("<IHIBB4xQQQQ", 44, 2, 0, 8, 0, text.offset, text.size, 0, 0)
+        report.check(self.data[aranges.offset:aranges.end] == right, aranges.offset,
+                     ".debug_aranges is not that of one unit over .text")
 
 
 def read(path, data):

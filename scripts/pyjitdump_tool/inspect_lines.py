@@ -1,8 +1,8 @@
-"""Decodes the line number program of an image (DWARF 4, section 6.2), which holds its names too.
+"""Decodes the line number unit of an image (DWARF 4, section 6.2), which holds its names too.
 
-The program is a sequence of `define_file name`, `define_file path` (unless known), `set_file`,
-`set_address`, `advance_line`, `copy`, `advance_pc`, `end_sequence`, one for each function, and behind
-them an instruction that does nothing, again and again, to the end.
+The header's list of files has a name that stands for none, the names of functions and files, and a last
+one of dots, which new names are written over. Behind it is one record of 32 bytes for each slot:
+set_address, set_file, advance_line, copy, advance_pc, end_sequence, always in the same places.
 """
 import collections
 
@@ -10,10 +10,11 @@ from .inspect_common import Broken, text_of
 
 Sequence = collections.namedtuple("Sequence", "offset addr end file line")
 
-FILLER = 7                          # DW_LNS_set_basic_block
 OPERANDS = bytes((0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1))
-COPY, ADVANCE_PC, ADVANCE_LINE, SET_FILE = 1, 2, 3, 4
-END_SEQUENCE, SET_ADDRESS, DEFINE_FILE = 1, 2, 3
+RECORD_SIZE = 32
+# The bytes of a record that are the same in all, with their offset; between them are address, file and line.
+RECORD_PARTS = ((0, bytes((0, 9, 2))), (11, bytes((7, 7, 7, 7, 4))), (19, bytes((3,))),
+                (24, bytes((1, 2, 32, 0, 1, 1, 7, 7))))
 HEADER_FIELDS = (("minimum_instruction_length", 1), ("maximum_operations_per_instruction", 1),
                  ("default_is_stmt", 1))
 
@@ -22,7 +23,8 @@ class Program:
     def __init__(self):
         self.files = [None]         # DWARF 4 counts files from 1
         self.defined = {}           # offset of a string -> its bytes
-        self.sequences = []
+        self.sequences = []         # of slots that have a line
+        self.addresses = []         # (offset, address) of every record
         self.begin = self.used = self.end = 0
 
 
@@ -52,78 +54,60 @@ def _read_header(report, cursor):
     report.check(cursor.take(len(OPERANDS), "operand counts") == OPERANDS, at,
                  "the operand counts are not those of DWARF 4")
     at = cursor.at
-    report.check(cursor.take(2, "directories and files") == b"\0\0", at,
-                 "the tables of directories and files are not empty")
-    report.check(cursor.at == expected, start + 6, "header_length is %d, the program begins at %d",
-                 header_length, cursor.at)
+    report.check(cursor.take(1, "directories") == b"\0", at, "the table of directories is not empty")
+    return start, header_length, expected
 
 
-class _State:
-    """The registers of the line number machine (6.2.2), as far as images use them."""
-
-    def __init__(self, at):
-        self.begun, self.addr, self.file, self.line, self.row = at, None, 1, 1, None
-
-
-def _extended(report, cursor, program, state, offset):
-    length = cursor.leb128(False, "length of an extended instruction")
-    end = cursor.at + length
-    if length == 0 or end > cursor.end:
-        raise Broken(offset, "an extended instruction of %d bytes, the program has %d more", length, cursor.left())
-    opcode = cursor.number("B", "extended instruction")
-    if opcode == DEFINE_FILE:
+def _read_names(report, cursor, program):
+    """The list of files: all but the last are names; .begin is behind the first, .used before the last."""
+    entries = []
+    while True:
         at = cursor.at
-        name = cursor.raw_string("defined name")
-        program.defined[at] = name
-        program.files.append(name)
+        name = cursor.raw_string("name in the list of files")
+        if not name:
+            break
+        entries.append((at, name))
         report.check(cursor.take(3, "directory, time and length") == b"\0\0\0", cursor.at - 3,
                      "directory, time and length of a file are not 0")
-    elif opcode == SET_ADDRESS:
-        if length != 9:
-            raise Broken(offset, "set_address has %d bytes of address, not 8", length - 1)
-        state.addr = cursor.number("Q", "address")
-    elif opcode == END_SEQUENCE:
-        if state.row is None:
-            report.error(offset, "a sequence ends without a row")
-        else:
-            addr, file, line, at = state.row
-            program.sequences.append(Sequence(at, addr, state.addr, file, line))
-        state = _State(cursor.at)
-    else:
-        raise Broken(offset, "extended line instruction %d is not one that images have", opcode)
-    if cursor.at != end:
-        raise Broken(offset, "an extended instruction says %d bytes and has %d", length,
-                     length + cursor.at - end)
-    return state
+    if len(entries) < 2:
+        raise Broken(cursor.at, "the list of files has %d entries, images have 2 or more", len(entries))
+    last_at, last = entries.pop()
+    wrong = len(last) - len(last.lstrip(b"."))
+    report.check(wrong == len(last), last_at + wrong, "the last file's name is not dots only")
+    first_at, first = entries[0]
+    program.begin, program.used = first_at + len(first) + 4, last_at
+    program.end = last_at + len(last)
+    program.files += [name for _, name in entries]
+    program.defined.update(entries[1:])
 
 
-def _standard(report, cursor, program, state, offset, opcode):
-    if opcode == SET_FILE:
-        state.file = cursor.leb128(False, "file")
-        report.check(0 < state.file < len(program.files), offset, "file %d of %d that are defined", state.file,
-                     len(program.files) - 1)
-    elif opcode == ADVANCE_LINE:
-        state.line += cursor.leb128(True, "line")
-        report.check(state.line >= 0, offset, "line is %d", state.line)
-    elif opcode == ADVANCE_PC:
-        distance = cursor.leb128(False, "address advance")
-        if not report.check(state.addr is not None, offset, "the address moves before it is set"):
-            return
-        state.addr += distance
-    elif opcode == COPY:
-        report.check(state.row is None, offset, "a second row in one sequence")
-        if report.check(state.addr is not None, offset, "a row before an address is set"):
-            state.row = state.addr, state.file, state.line, state.begun
-    elif opcode != FILLER:
-        raise Broken(offset, "line instruction %d is not one that images have", opcode)
+def _leb128(data, signed):
+    value = sum((byte & 0x7F) << 7 * index for index, byte in enumerate(data))
+    return value - (1 << 7 * len(data)) if signed and data[-1] & 0x40 else value
 
 
-def _filler(report, data, cursor):
-    """Reads fillers up to the next other instruction, or the end; they are most of a young image."""
+def _read_record(report, cursor, program):
     start = cursor.at
-    rest = data[start:cursor.end]
-    cursor.at = cursor.end - len(rest.lstrip(bytes((FILLER,))))
-    return start
+    record = cursor.take(RECORD_SIZE, "a line record")
+    for at, part in RECORD_PARTS:
+        found = record[at:at + len(part)]
+        if found != part:
+            wrong = next(index for index, byte in enumerate(part) if found[index] != byte)
+            report.error(start + at + wrong, "byte %d of a line record is 0x%02x, images have 0x%02x there",
+                         at + wrong, found[wrong], part[wrong])
+            return
+    for at, size in ((16, 3), (20, 4)):
+        bits = [byte >> 7 for byte in record[at:at + size]]
+        report.check(bits == [1] * (size - 1) + [0], start + at, "a number of a line record does not have %d bytes",
+                     size)
+    addr = int.from_bytes(record[3:11], "little")
+    file, line = _leb128(record[16:19], False), 1 + _leb128(record[20:24], True)
+    report.check(line >= 0, start + 20, "line is %d", line)
+    report.check(0 < file < len(program.files), start + 16, "file %d of %d that are listed", file,
+                 len(program.files) - 1)
+    program.addresses.append((start, addr))
+    if file != 1:
+        program.sequences.append(Sequence(start, addr, addr + record[26], file, line))
 
 
 def read(report, cursor):
@@ -131,28 +115,12 @@ def read(report, cursor):
     program = Program()
     program.end = cursor.end
     try:
-        _read_header(report, cursor)
-        program.begin = program.used = cursor.at
-        state = _State(cursor.at)
-        gap = None
+        start, header_length, expected = _read_header(report, cursor)
+        _read_names(report, cursor, program)
+        report.check(cursor.at == expected, start + 6, "header_length is %d, the list of files ends at %d",
+                     header_length, cursor.at)
         while cursor.left():
-            offset = cursor.at
-            opcode = cursor.data[offset]
-            if opcode == FILLER:
-                gap = _filler(report, cursor.data, cursor)
-                continue
-            if gap is not None:
-                report.error(gap, "%d bytes of filler in front of an instruction at %d: names are appended",
-                             offset - gap, offset)
-                gap = None
-            cursor.at += 1
-            if opcode == 0:
-                state = _extended(report, cursor, program, state, offset)
-            else:
-                _standard(report, cursor, program, state, offset, opcode)
-            program.used = cursor.at
-        if state.row is not None:
-            report.error(state.begun, "the last sequence of the line program has no end")
+            _read_record(report, cursor, program)
     except Broken as problem:
         report.broken(problem)
     return program

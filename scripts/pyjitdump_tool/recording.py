@@ -105,9 +105,15 @@ class Recording:
 
 
 def add_arguments(parser):
-    """-i, the same for all subcommands that read a recording."""
+    """The same for all subcommands that read a recording; see chosen()."""
+    parser.add_argument("recording", nargs="?", metavar="RECORDING", help="the same as -i RECORDING")
     parser.add_argument("-i", "--input", default=DEFAULT, metavar="RECORDING",
                         help="a directory that `pyjitdump record` made, or a file of perf's (default: %(default)s)")
+
+
+def chosen(args):
+    """The Recording that the arguments name."""
+    return Recording(args.recording or args.input)
 
 
 def is_recording(path):

@@ -123,7 +123,7 @@ def as_json(read, profile, least):
 
 
 def run(args):
-    read = recording.Recording(args.input)
+    read = recording.chosen(args)
     profile = stacks.load(read, stacks.selection(args))
     least, out = profile.weight * args.min_percent / 100, sys.stdout
     if args.json:

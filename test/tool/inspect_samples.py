@@ -54,7 +54,7 @@ def jitdump(functions=2, first_time=1000):
 
 
 SECTIONS = ("", ".text", ".eh_frame", ".eh_frame_hdr", ".hash", ".dynsym", ".dynstr", ".dynamic", ".debug_line",
-            ".debug_abbrev", ".debug_info", ".shstrtab")
+            ".debug_abbrev", ".debug_info", ".debug_aranges", ".shstrtab")
 
 
 class Image:
@@ -72,10 +72,11 @@ class Image:
         self.section(".dynamic", 4096, struct.pack(
             "<12Q", 4, self.at[".hash"], 6, self.at[".dynsym"], 5, dynstr, 10, self.end[".dynstr"] - dynstr, 11, 24,
             0, 0))
-        self.section(".debug_abbrev", 1, bytes((1, 0x11, 0, 0x25, 8, 0x13, 5, 0x11, 1, 0x12, 7, 0x10, 0x17, 0, 0, 0)))
-        unit = struct.pack("<HIBB", 4, 0, 8, 1) + b"libpyjitdump 0.1.0\0" + struct.pack(
+        self.section(".debug_abbrev", 1, bytes((1, 0x11, 0, 0x25, 8, 0x1B, 8, 0x13, 5, 0x11, 1, 0x12, 7, 0x10, 0x17, 0, 0, 0)))
+        unit = struct.pack("<HIBB", 4, 0, 8, 1) + b"libpyjitdump 0.1.0\0/srv\0" + struct.pack(
             "<HQQI", 0x14, text, capacity * STRIDE, 0)
         self.section(".debug_info", 4, struct.pack("<I", len(unit)) + unit)
+        self.section(".debug_aranges", 16, struct.pack("<IHIBB4xQQQQ", 44, 2, 0, 8, 0, text, capacity * STRIDE, 0, 0))
         self.section(".shstrtab", 1, b"".join(name.encode() + b"\0" for name in SECTIONS))
         self.headers()
 
@@ -103,24 +104,31 @@ class Image:
         self.section(".dynsym", 8, bytes(24 * (self.capacity + 1)))
         begin = align(len(self.data), 8)
         operands = bytes((0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1))
-        header = bytes((1, 1, 1, 0xFF, 4, 13)) + operands + bytes(2)
+        header = bytes((1, 1, 1, 0xFF, 4, 13)) + operands + bytes(1)
         head = 4 + 2 + 4 + len(header)
-        program, places, file = b"", [], 0
-        define = lambda name: bytes((0, len(name) + 5, 3)) + name + bytes(4)    # noqa: E731
-        for number, name in enumerate(self.names):
-            places.append(4 + head + len(program) + 3)
-            program += define(name)
-            file += 1
-            if number == 0:
-                program += define(b"/srv/app.py")
-                file = path = 2
-            program += bytes((4, path, 0, 9, 2)) + struct.pack("<Q", self.at[".text"] + number * STRIDE)
-            program += bytes((3, 9 + number, 1, 2, SLOT, 0, 1, 1))
-        program = program.ljust(room, b"\7")
-        unit = struct.pack("<IHI", head - 4 + len(program), 4, len(header)) + header + program
-        self.section(".dynstr", 8, bytes(4) + unit + b"\0")
-        self.at[".debug_line"], self.end[".debug_line"] = begin + 4, begin + 4 + len(unit)
-        self.program = begin + 4 + head
+        leb = lambda value, size: bytes(                                        # noqa: E731
+            value >> 7 * n & 0x7F | (0x80 if n + 1 < size else 0) for n in range(size))
+        listed, places, records = b"<no function yet>\0\0\0\0", [], b""
+        for number in range(self.capacity):
+            file, line = 1, 0
+            if number < len(self.names):
+                places.append(4 + head + len(listed))
+                listed += self.names[number] + bytes(4)
+                if number == 0:
+                    listed += b"/srv/app.py" + bytes(4)
+                file, line = 3, 10 + number
+            records += bytes((0, 9, 2)) + struct.pack("<Q", self.at[".text"] + number * STRIDE)
+            records += bytes((7, 7, 7, 7, 4)) + leb(file, 3) + bytes((3,)) + leb(line - 1, 4)
+            records += bytes((1, 2, SLOT, 0, 1, 1, 7, 7))
+        self.dots = begin + 4 + head + len(listed)
+        listed += b"." * room
+        listed += b"." * (-(begin + 4 + head + len(listed) + 5) % 8) + bytes(5)
+        header += listed
+        unit = struct.pack("<IHI", 6 + len(header) + len(records), 4, len(header)) + header
+        self.section(".dynstr", 8, bytes(4) + unit)
+        self.records = len(self.data)
+        self.data += records
+        self.at[".debug_line"], self.end[".debug_line"] = begin + 4, len(self.data)
         return places
 
     def symbols(self, names_at):
@@ -133,7 +141,7 @@ class Image:
         facts = {".text": (1, 6, 0, 0, 4096, 0), ".eh_frame": (1, 2, 0, 0, 8, 0), ".eh_frame_hdr": (1, 2, 0, 0, 4, 0),
                  ".hash": (5, 2, 5, 0, 8, 4), ".dynsym": (11, 2, 6, 1, 8, 24), ".dynstr": (3, 2, 0, 0, 1, 0),
                  ".dynamic": (6, 3, 6, 0, 8, 16), ".debug_line": (1, 0, 0, 0, 1, 0),
-                 ".debug_abbrev": (1, 0, 0, 0, 1, 0), ".debug_info": (1, 0, 0, 0, 1, 0),
+                 ".debug_abbrev": (1, 0, 0, 0, 1, 0), ".debug_info": (1, 0, 0, 0, 1, 0), ".debug_aranges": (1, 0, 0, 0, 16, 0),
                  ".shstrtab": (3, 0, 0, 0, 1, 0)}
         self.data += bytes(-len(self.data) % 8)
         self.section_headers = len(self.data)
@@ -148,10 +156,10 @@ class Image:
                                          self.end[name] - begin, link, info, to, entry)
             name_at += len(name) + 1
         struct.pack_into("<16sHHIQQQIHHHHHH", self.data, 0, b"\x7fELF\2\1\1", 3, 62, 1, 0, 64, self.section_headers, 0,
-                         64, 56, 5, 64, 12, 11)
+                         64, 56, 5, 64, 13, 12)
         span = lambda name: (self.at[name], self.end[name] - self.at[name])     # noqa: E731
         for number, (kind, flags, (begin, size), to) in enumerate((
-                (1, 5, (0, self.end[".dynstr"]), 4096), (1, 6, span(".dynamic"), 4096), (2, 6, span(".dynamic"), 8),
+                (1, 5, (0, self.end[".debug_line"]), 4096), (1, 6, span(".dynamic"), 4096), (2, 6, span(".dynamic"), 8),
                 (0x6474E550, 4, span(".eh_frame_hdr"), 4), (0x6474E551, 6, (0, 0), 16))):
             struct.pack_into("<IIQQQQQQ", self.data, 64 + 56 * number, kind, flags, begin, begin, begin, size, size, to)
 

@@ -111,7 +111,11 @@ FLAWS = [
     ("image", IMAGE.at[".dynsym"] + 24, "I", [9], IMAGE.at[".dynsym"] + 24, "no name is defined"),
     ("image", IMAGE.at[".dynsym"] + 24 + 6, "H", [5], IMAGE.at[".dynsym"] + 24 + 6, "st_shndx of slot 0 is 5"),
     ("image", IMAGE.at[".dynsym"] + 72, "I", [8], IMAGE.at[".dynsym"] + 72, "slot 2"),
-    ("image", IMAGE.program + 300, "B", [0x55], IMAGE.program + 300, "line instruction 85"),
+    ("image", IMAGE.dots + 30, "B", [0x55], IMAGE.dots + 30, "not dots only"),
+    ("image", IMAGE.records + 3, "Q", [1], IMAGE.records + 3, "line record 0 is for 1"),
+    ("image", IMAGE.records + 32, "B", [0x55], IMAGE.records + 32, "byte 0 of a line record is 0x55"),
+    ("image", IMAGE.records + 16, "B", [0xFF], IMAGE.records + 16, "file 127 of"),
+    ("image", IMAGE.at[".debug_aranges"] + 20, "Q", [1], IMAGE.at[".debug_aranges"], ".debug_aranges"),
     ("image", IMAGE.at[".dynamic"] + 8, "Q", [1], IMAGE.at[".dynamic"] + 8, "DT_HASH"),
     ("image", IMAGE.at[".debug_info"] + 4, "H", [5], IMAGE.at[".debug_info"] + 4, "version of .debug_info is 5"),
     ("map", 0, "2s", [b"0x"], 0, "line 1"),
@@ -178,8 +182,8 @@ FREE = {
         (LOAD + 20, LOAD + 24), (LOAD2 + 20, LOAD2 + 24),
         (LOAD + 48, LOAD + 56), (LOAD2 + 48, LOAD2 + 56))), []),
     "image": sum((list(range(IMAGE.at[".text"] + slot * 128 + 18, IMAGE.at[".text"] + slot * 128 + 26))
-                  for slot in range(3)), list(range(IMAGE.at[".debug_line"], IMAGE.end[".dynstr"])) +
-                 list(range(IMAGE.at[".debug_info"] + 12, IMAGE.at[".debug_info"] + 31))),
+                  for slot in range(3)), list(range(IMAGE.at[".debug_line"], IMAGE.end[".debug_line"])) +
+                 list(range(IMAGE.at[".debug_info"] + 12, IMAGE.at[".debug_info"] + 36))),
 }
 
 
