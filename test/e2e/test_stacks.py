@@ -19,6 +19,7 @@ WORKLOAD = str(HERE / "workload.py")
 OWN_FILES = {WORKLOAD, "<executed>"}
 
 WANTED = 99.0       # per cent of the samples under entry()
+LOST_MOST = 2.0             # per cent of samples that end within the interpreter
 ENOUGH = 100        # samples, for a percentage to mean something
 
 
@@ -80,14 +81,26 @@ def describe(sample, why):
     return "\n".join(lines)
 
 
+def lost_in_interpreter(sample):
+    """Whether the unwinder gave up within CPython, before any frame of ours: the interpreter's own unwind data
+    does not cover every instruction (3.15.2 of Debian: one sample in two hundred)."""
+    return not any(python_function(frame) for frame in sample.frames) and bool(
+        sample.frames and re.search(r"/(lib)?python3[^/]*$", sample.frames[-1].dso))
+
+
 def judge(samples, told, python, find_fault, record_property):
     """Asserts that all but one in a hundred samples under entry() are without fault, in each
-    thread."""
-    chosen = under_entry(samples, told)
+    thread. Those that the interpreter loses are not ours to judge, but more than a few would be: a
+    trampoline that cannot be unwound looks the same."""
+    everything = under_entry(samples, told)
+    chosen = [sample for sample in everything if not lost_in_interpreter(sample)]
+    lost = 100.0 * (len(everything) - len(chosen)) / max(1, len(everything))
+    assert lost <= LOST_MOST, "%.2f %% of the samples end within the interpreter" % lost
     faults = [(sample, find_fault(sample, told, python)) for sample in chosen]
     bad = [pair for pair in faults if pair[1]]
     share = 100.0 * (len(chosen) - len(bad)) / max(1, len(chosen))
-    record_property("figures", "%.2f %% of %d samples complete and valid" % (share, len(chosen)))
+    record_property("figures", "%.2f %% of %d samples complete and valid; %.2f %% lost in the interpreter"
+                    % (share, len(chosen), lost))
     print("%.2f %% of %d" % (share, len(chosen)), collections.Counter(why for _, why in bad))
     assert len(chosen) >= ENOUGH, "only %d of %d samples" % (len(chosen), len(samples))
     assert {sample.tid for sample in chosen} == {span["tid"] for span in told["spans"]}
